@@ -48,15 +48,15 @@ app = typer.Typer(
 )
 
 
-def _group(name: str, words: str) -> typer.Typer:
+def _add_group(name: str, words: str) -> typer.Typer:
     made = typer.Typer(name=name, help=words, no_args_is_help=True)
     app.add_typer(made)
     return made
 
 
-data = _group("data", "Tables and data sets: check one's own, align all holders', export public ones.")
-net = _group("net", "Jobs across organisations: provision, join, submit, answer, watch, serve.")
-cert = _group("cert", "Certificates and private keys: request, sign, install, revoke, protect.")
+data = _add_group("data", "Tables and data sets: check one's own, align all holders', export public ones.")
+net = _add_group("net", "Jobs across organisations: provision, join, submit, answer, watch, serve.")
+cert = _add_group("cert", "Certificates and private keys: request, sign, install, revoke, protect.")
 
 
 # What these three give is typer's own and goes into an ``Annotated``, whatever its type.
@@ -121,7 +121,7 @@ def by_party(texts: Sequence[str] | None, option: str, example: str) -> dict[str
 def counts_by_party(
     texts: Sequence[str] | None, option: str, example: str, names: Sequence[str] = ()
 ) -> dict[str, int]:
-    """As ``by_party``, of whole numbers; ``names``: who there is, if that is known."""
+    """Read an option that is given once a party, as NAME=COUNT: party → count; ``names``: those allowed, if not all."""
     found = by_party(texts, option, example)
     for name, count in found.items():
         if not (count.isascii() and count.isdigit()) or (names and name not in names):
@@ -130,7 +130,7 @@ def counts_by_party(
 
 
 def ledgers_of(texts: Sequence[str] | None) -> dict[str, Path] | None:
-    """What ``--ledger`` says: holder → folder; None where it says nothing."""
+    """Read ``--ledger`` texts, PARTY=FOLDER each: holder → folder; None without any."""
     found = by_party(texts, "--ledger", "PARTY=FOLDER, as in shop=ledgers/shop")
     return {name: Path(folder) for name, folder in found.items()} or None
 
@@ -140,13 +140,13 @@ def command(
 ) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
     """Register a command, of ``group`` if there is one, that reports its errors on one line and exits with 1.
 
-    ``example`` is a call of it, and its docstring's part ``Options`` has words of its parameters, as ``_explained``
+    ``example`` is a call of it, and its docstring's part ``Options`` has words of its parameters, as ``_with_help``
     reads them. With ``json`` it has ``--json``, and emits what it found; with ``further`` it refuses words beyond its
     arguments itself, which are in its context's ``args``.
     """
 
     def register(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
-        inner = with_json(_explained(function)) if json else _explained(function)
+        inner = with_json(_with_help(function)) if json else _with_help(function)
 
         @wraps(inner)
         def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
@@ -162,8 +162,8 @@ def command(
 _ENTRY: Final = re.compile(r"(--[\w-]+)? ?([^ ()]*) ?(?:\((\w+)\))?")
 
 
-def _explained(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
-    """Give parameters the words that the part ``Options`` of a command's docstring has of them, and take it out there.
+def _with_help(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
+    """Give parameters their help from the part ``Options`` of a command's docstring, and remove that part there.
 
     An entry is ``--name METAVAR (parameter): words``: without METAVAR where the type says enough, and without the
     parameter where the name is its; without ``--name`` it is of an argument.
@@ -212,7 +212,7 @@ def refuse_given(context: typer.Context, names: Sequence[str], why: str) -> None
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Turns our errors and the system's into one line and exit code 1, an interrupt into 130."""
+    """Turn our errors and the system's in the block into one line and exit code 1, and an interrupt into 130."""
     with warnings.catch_warnings():
         # Sparse CSR is all that is needed of it here, and tested; the user can do nothing about torch's notice.
         warnings.filterwarnings("ignore", message=".*[Ss]parse CSR tensor support.*", category=UserWarning)
@@ -239,7 +239,7 @@ def reported() -> Iterator[None]:
 
 
 def _missing_extra(error: ModuleNotFoundError) -> ConfigError:
-    """What to install where the extra ``deploy`` is missing; raises the error where another module is."""
+    """Return an error that says how to install the extra ``deploy``; raise ``error`` itself if another module lacks."""
     if (error.name or "").partition(".")[0] not in {"h11", "prometheus_client"}:
         raise error
     return ConfigError(
@@ -257,18 +257,18 @@ def _veilgraph(
 
 
 def check_new(out: Path, *, replace: bool) -> None:
-    """Refuse to write over a file, unless that was asked for."""
+    """Refuse an ``--out`` that exists, unless ``replace``."""
     if out.exists() and not replace:
         raise ConfigError(f"--out {out}: exists; choose another name, or add --replace to write it anew")
 
 
 def read_settings(job: Path, overrides: Sequence[str] | None) -> JobSettings:
-    """A job file with the settings that ``--set`` replaces."""
+    """Read a job file, with ``overrides``, KEY=VALUE each, of its settings."""
     return read_chosen(job, overrides)[0]
 
 
 def read_chosen(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings, list[Choice]]:
-    """As ``read_settings``, and what the job's preset chose of what neither the file nor ``--set`` says."""
+    """Read a job file with ``overrides``; also return what its preset chose where neither of these says anything."""
     content = read_yaml(job, "job file")
     if not overrides:
         return parse_chosen({} if content is None else content, str(job))
@@ -284,12 +284,12 @@ def read_chosen(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings
 
 
 def overridden(settings: JobSettings, overrides: Sequence[str] | None) -> JobSettings:
-    """A job with the settings that ``--set`` replaces."""
+    """Return a job with ``overrides``, KEY=VALUE each, of its settings."""
     return with_overrides(settings, dict(map(override, overrides))) if overrides else settings
 
 
 def override(text: str) -> tuple[str, object]:
-    """``a.b=value`` → key and value; the value is YAML."""
+    """Split ``a.b=value`` into key and value, which is parsed as YAML; ``BadParameter`` for another form."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise typer.BadParameter(f"{text!r} is not KEY=VALUE, as in model.rounds=2", param_hint="--set")
@@ -311,16 +311,15 @@ PassphraseFile = Annotated[
 
 
 def passphrase_source(file: Path | None, *, of: Path, fresh: bool = False) -> key_file.Passphrase:
-    """Ask once, when it is first needed: a ``file``, else the environment, else a person who sees the folder's name
-    (``of``).
+    """Return a function that gets a passphrase once: from ``file``, the environment, or a prompt that names ``of``.
 
-    With ``fresh`` it will seal a key, so a person types it twice.
+    ``fresh``: it will seal a key, so a person types it twice.
     """
 
     @cache
     def ask() -> bytes:
         if file is not None:
-            return _from_file(file)
+            return _read_passphrase(file)
 
         if key_file.PASSPHRASE_VARIABLE in os.environ:
             return os.environb[key_file.PASSPHRASE_VARIABLE.encode()]
@@ -342,7 +341,7 @@ def at_a_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _from_file(file: Path) -> bytes:
+def _read_passphrase(file: Path) -> bytes:
     try:
         mode, content = file.stat().st_mode, file.read_bytes()
     except OSError as error:
@@ -357,5 +356,5 @@ def _from_file(file: Path) -> bytes:
 
 
 def open_kit(path: Path, passphrase_file: Path | None = None) -> Kit:
-    """The kit in a folder; its passphrase is asked for when its key is needed."""
+    """Open the kit in a folder; its passphrase is read or asked for when its key is first needed."""
     return Kit.open(path, passphrase_source(passphrase_file, of=path))

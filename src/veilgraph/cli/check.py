@@ -102,15 +102,15 @@ def check_command(
     for name, text in () if settings.record is None else settings.record.told():
         echo(f"{name}: {' '.join(text.split())}")
     if any(given is not None for given in sizes.values()):
-        common, parts = _sizes(settings, sizes)
+        common, parts = _given_sizes(settings, sizes)
         costs = paradigm_of(settings).session.costs(settings, common, parts)
         found["notes"] = notes = _expected_gain(settings, common, parts)
-        _show(None, notes)
+        _print_with_notes(None, notes)
     else:
         more, costs = _check_data(settings)
         found |= more
     if show_costs:
-        known = costs or _no_costs(settings)
+        known = costs or _refuse_costs(settings)
         found["costs"] = _show_costs(known, bandwidth or _MBIT, _ROUND_TRIP_MS if round_trip is None else round_trip)
     _show_preset(settings, choices)
     way = "submit it with: veilgraph net submit" if settings.data.is_apart else "train it with: veilgraph train"
@@ -126,14 +126,14 @@ def check_command(
 
 
 def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]:
-    """Show what a job's data are, and refuse what a holder would; return facts and what it will send."""
+    """Show a job's data; refuse what a party would refuse; return facts for JSON, and costs if they are known."""
     paradigm, costs, common, notes = paradigm_of(settings), None, "", list[str]()
     holders: object
 
     def note(*said: str | None) -> None:
         told = list(filter(None, said))
         notes.extend(told)
-        _show(None, told)
+        _print_with_notes(None, told)
 
     if settings.data.from_tables:
         paradigm.data.check_tables(settings)
@@ -141,12 +141,12 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
         described = [show_party(path, joining) for path in (settings.data.parties or {}).values()]
         holders, nodes = described, min((each.nodes for each in described), default=None)
         if nodes is not None:
-            sizes = {each.party: _size(each, settings) for each in described}
+            sizes = {each.party: _party_sizes(each, settings) for each in described}
             costs = paradigm.session.costs(settings, nodes, sizes)
             note(*_expected_gain(settings, nodes, sizes))
             common = f"if all {nodes} nodes of the shortest table are common, " if settings.is_aligned else ""
         note(limits.delta_in_doubt(settings, nodes), paradigm.data.unknown_range(settings))
-        _check_accepted(settings)
+        _check_parties_accept(settings)
         note(*aligning.match_rates(settings))
     else:
         with messages().status("reading the data"):
@@ -179,16 +179,17 @@ def _expected_gain(settings: JobSettings, nodes: int, sizes: Mapping[PartyId, Pa
     return paradigm_of(settings).guarantee.expected_gain(settings, nodes, sizes[settings.data.label_party].training)
 
 
-def _size(of: PartyDescription, job: JobSettings) -> PartySizes:
+def _party_sizes(of: PartyDescription, job: JobSettings) -> PartySizes:
+    """Return what a party brings to a job, for its costs; edges are pairs that the job uses, in a union job."""
     splits, edges, shared = of.splits or {}, sum(table.edges for table in of.edges), Counter[PartyId]()
     counts = splits.get("train", 0), len(of.classes or {}), splits.get("val", 0)
     if job.inputs.joins_others:
-        edges, shared = _pairs_in(of, job)
+        edges, shared = _count_pairs(of, job)
     return PartySizes(of.num_features, edges, *counts, nodes=of.nodes, shared=shared)
 
 
-def _pairs_in(of: PartyDescription, job: JobSettings) -> tuple[int, Counter[PartyId]]:
-    """How many pairs of nodes a holder brings to a job, in the direction that has more; and how many with whose."""
+def _count_pairs(of: PartyDescription, job: JobSettings) -> tuple[int, Counter[PartyId]]:
+    """Count a holder's node pairs that a job uses, in the larger direction, and those shared with each other holder."""
     own, across, into, out, shared = of.party, job.inputs.across, 0, 0, Counter[PartyId]()
     used = {own, *(job.data.names if across in (None, own) else ())}
     for source, row in ((source, row) for table in of.edges for source, row in table.pairs.items()):
@@ -207,7 +208,7 @@ def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
         echo(f"preset {settings.preset} chose {choice}, for {choice.why}")
 
 
-def _check_accepted(settings: JobSettings) -> None:
+def _check_parties_accept(settings: JobSettings) -> None:
     for party, path in (settings.data.parties or {}).items():
         own = Organisation.read(path, party)
         said = acceptance.refusal_of(own, settings, named=True) or aligning.split_by_labels(settings, own.settings)
@@ -241,8 +242,8 @@ def _show_costs(costs: Costs, mbit: float, round_trip_ms: float) -> dict[str, ob
     return {**plain(costs), "rounds": costs.rounds, "sent": costs.sent(), "seconds": seconds}
 
 
-def _no_costs(settings: JobSettings) -> Costs:
-    """Refuse ``--costs`` where they are not known, and say what to give, where anything can be given."""
+def _refuse_costs(settings: JobSettings) -> Costs:
+    """Refuse ``--costs``, which are not known, and name the options that would help, if any would; never returns."""
     if not paradigm_of(settings).session.has_costs or settings.data.parties or not settings.data.from_tables:
         raise ConfigError(
             f"paradigm={settings.paradigm!r}: what its jobs send depends on more than sizes, so no plan is made of "
@@ -256,8 +257,8 @@ def _no_costs(settings: JobSettings) -> Costs:
     )
 
 
-def _sizes(settings: JobSettings, given: Mapping[str, Any]) -> tuple[int, dict[PartyId, PartySizes]]:
-    """The common nodes, and what each holder brings, by the options for data that are not here: name → value."""
+def _given_sizes(settings: JobSettings, given: Mapping[str, Any]) -> tuple[int, dict[PartyId, PartySizes]]:
+    """Return the number of common nodes and each holder's sizes, from the options ``given``: option → value or None."""
     of_nodes = ("--nodes", "--training", "--validation", "--edges")
     if not settings.is_aligned and (name := next((each for each in of_nodes if given[each] is not None), None)):
         way = f"jobs of paradigm {settings.paradigm} send as much whatever it is; leave it out"
@@ -265,10 +266,10 @@ def _sizes(settings: JobSettings, given: Mapping[str, Any]) -> tuple[int, dict[P
     for name in ("--nodes", "--training", "--classes") if settings.is_aligned else ("--classes",):
         if given[name] is None:
             raise typer.BadParameter("sizes are given all or none", param_hint=name)
-    columns = _numbers("--columns", given["--columns"], settings)
+    columns = _counts_of_all("--columns", given["--columns"], settings)
     if not settings.is_aligned:
         return 0, {holder: PartySizes(count, 0, classes=given["--classes"]) for holder, count in columns.items()}
-    edges, label_holder = _numbers("--edges", given["--edges"], settings), settings.data.label_party
+    edges, label_holder = _counts_of_all("--edges", given["--edges"], settings), settings.data.label_party
     own = given["--training"], given["--classes"], given["--validation"] or 0
     return given["--nodes"], {
         holder: PartySizes(columns[holder], edges[holder], *(own if holder == label_holder else ()))
@@ -276,7 +277,7 @@ def _sizes(settings: JobSettings, given: Mapping[str, Any]) -> tuple[int, dict[P
     }
 
 
-def _numbers(option: str, words: list[str] | None, settings: JobSettings) -> dict[PartyId, int]:
+def _counts_of_all(option: str, words: list[str] | None, settings: JobSettings) -> dict[PartyId, int]:
     names = settings.data.names
     found = counts_by_party(words, option, f"NAME=NUMBER with a holder of {', '.join(names)}", names)
     if missing := [name for name in names if name not in found]:
@@ -320,7 +321,7 @@ def budget_command(
         raise typer.BadParameter(
             "--set, --total, --nodes, --jobs and --predictions are about a job; give one", param_hint="JOB.yaml"
         )
-    totals = _totals(_TOTALS if total is None else total)
+    totals = _parse_totals(_TOTALS if total is None else total)
     settings = None if job is None else read_settings(job, overrides)
     facts: dict[str, object] = {}
     # What is wrong with either is told before anything is shown.
@@ -330,13 +331,13 @@ def budget_command(
         whose = organisation.settings.party
         _check_in_job(settings, whose, f"--party {party}: party={whose!r} is not in the job, whose holders are")
         if (own := ledgers.ledger_at(organisation)) is None:
-            nothing_yet = _nothing_yet(organisation)
+            nothing_yet = _nothing_released(organisation)
     elif ledger is not None:
         own = ledgers.ledger_in(ledger)
         whose = own.lines.header.party
         _check_in_job(settings, whose, f"--ledger: it is of {whose!r}, and the job's holders are", key="--ledger")
     if settings is not None:
-        facts |= _show_job(settings, totals, nodes, noise.Horizon(jobs, predictions), asked=total is not None)
+        facts |= _show_budget(settings, totals, nodes, noise.Horizon(jobs, predictions), asked=total is not None)
     if whose:
         facts["lifetime"] = None if own is None else _show_ledger(own, settings, whose, nodes)
         if nothing_yet:
@@ -350,17 +351,17 @@ def _check_in_job(settings: JobSettings | None, party: PartyId, why: str, key: s
         raise ConfigError(f"{why} {', '.join(settings.data.names)}; give one of theirs", key=key, value=party)
 
 
-def _nothing_yet(organisation: Organisation) -> str:
+def _nothing_released(organisation: Organisation) -> str:
     own = organisation.settings
     limit, folder = own.limits.max_epsilon, organisation.folder / own.ledger
     left = "limits.max_epsilon sets no bound" if limit is None else f"all of limits.max_epsilon={limit:g} is left"
     return f"{own.party}: nothing was ever released ({folder} has no ledger); {left}"
 
 
-def _show_job(
+def _show_budget(
     settings: JobSettings, totals: list[float], nodes: int | None, horizon: noise.Horizon, *, asked: bool
 ) -> dict[str, object]:
-    """What a job's differential privacy costs and what noise totals need, shown and as facts."""
+    """Show what a job's differential privacy costs and what noise each total ε needs; return it as facts for JSON."""
     protection, paradigm = protection_of(settings, nodes), paradigm_of(settings)
     given = {"total": asked, "horizon": horizon != noise.Horizon(), "nodes": nodes is not None}
     refused, why = protection.not_asked
@@ -374,7 +375,7 @@ def _show_job(
         )
     facts: dict[str, object] = {}
     if (features := protection.features) is not None:
-        _show(features.table(), features.notes())
+        _print_with_notes(features.table(), features.notes())
         facts |= {"released": features.facts(), "release_notes": features.notes()}
     with messages().status("accounting"):
         planned, notes, more = protection.table(), protection.notes(), list[str]()
@@ -385,8 +386,8 @@ def _show_job(
         elif not refused:
             wanted = noise.NeededNoise(settings, totals, nodes, horizon)
             needed, shown, epsilons, more = wanted.facts, wanted.table(), wanted.job_epsilons(), wanted.notes()
-    _show(planned, notes)
-    _show(shown, more)
+    _print_with_notes(planned, notes)
+    _print_with_notes(shown, more)
     facts["holders"] = protection.facts() or None
     if settings.training_plan is not None or not refused:
         facts["noise"] = needed
@@ -394,12 +395,12 @@ def _show_job(
     if settings.noise.feature_release is None or settings.privacy is not None:
         expected = noise.expected_table(settings, epsilons)
         unknown = expected is None and settings.privacy is not None and epsilons
-        _show(expected, [noise.not_measured(settings)] if unknown else [])
+        _print_with_notes(expected, [noise.not_measured(settings)] if unknown else [])
         facts["expected"] = noise.expected_facts(settings, epsilons)
     return facts
 
 
-def _show(shown: Table | None, notes: Sequence[str]) -> None:
+def _print_with_notes(shown: Table | None, notes: Sequence[str]) -> None:
     if shown is not None:
         results().print(shown)
     for note in notes:
@@ -407,7 +408,7 @@ def _show(shown: Table | None, notes: Sequence[str]) -> None:
 
 
 def _show_ledger(ledger: Lifetime, settings: JobSettings | None, party: str, nodes: int | None) -> dict[str, object]:
-    """What was ever released of a party's data, and what the job would take of what is left."""
+    """Show a party's lifetime ledger, and what the job would take of the rest; return facts for JSON."""
     results().print(ledgers.lifetime_table(ledger))
     facts = ledgers.lifetime_facts(ledger)
     if settings is not None:
@@ -416,7 +417,7 @@ def _show_ledger(ledger: Lifetime, settings: JobSettings | None, party: str, nod
     return facts
 
 
-def _totals(text: str) -> list[float]:
+def _parse_totals(text: str) -> list[float]:
     totals = []
     for word in text.split(","):
         try:

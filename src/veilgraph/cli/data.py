@@ -65,11 +65,11 @@ def check_party_command(file: Path, job: Path | None = None) -> None:
             param_hint="--job",
         )
     description = show_party(file, settings)
-    in_job = [] if settings is None else [_in_job(each, settings) for each in description.edges if each.between]
+    in_job = [] if settings is None else [_use_in_job(each, settings) for each in description.edges if each.between]
     emit({"file": file, **plain(description), **({} if settings is None else {"in_job": in_job})})
 
 
-def _in_job(edges: describe.EdgeDescription, job: JobSettings) -> dict[str, Any]:
+def _use_in_job(edges: describe.EdgeDescription, job: JobSettings) -> dict[str, Any]:
     owners = [name for name in job.data.names if name != job.inputs.across]
     others = {name: count for name, count in edges.named().items() if name not in owners}
     _, degree = paradigm_of(job).session.stated(job, job.data.label_party, releases=False)["neighbours"]
@@ -77,7 +77,7 @@ def _in_job(edges: describe.EdgeDescription, job: JobSettings) -> dict[str, Any]
 
 
 def _across_words(edges: describe.EdgeDescription, job: JobSettings | None) -> list[str]:
-    """Which of a table's edges to others' nodes union jobs use, and a job if there is one."""
+    """Say which of a table's edges to others' nodes union jobs use, and which of them ``job`` does: one line each."""
     within = sum(row.get(holder, 0) for holder, row in edges.between.items())
     loops, repeated = (sum(getattr(each, name) for each in edges.relations) for name in ("self_loops", "duplicates"))
     left_out = {
@@ -85,14 +85,14 @@ def _across_words(edges: describe.EdgeDescription, job: JobSettings | None) -> l
         "go from a node to itself, and are left out": loops,
         "repeat an earlier one, and count once": repeated,
     }
-    said = [f"{edges.across:,} join nodes of two holders ({_most_named(edges.named())})"]
+    said = [f"{edges.across:,} join nodes of two holders ({_list_counts(edges.named())})"]
     said += [f"{count:,} {words}" for words, count in left_out.items() if count]
     hub, most = edges.hub
     found = [f"{edges.file}: of its edges, in a union job, {'; '.join(said)}"]
     found += [f"{edges.file}: node {hub} has the most edges, {most:,}, of pairs of nodes once in each direction"]
     if job is not None:
-        used, others, limit = (_in_job(edges, job)[name] for name in ("across", "others", "largest_degree"))
-        more = f"; {edges.across - used:,} name others, and are left out ({_most_named(others)})" if others else ""
+        used, others, limit = (_use_in_job(edges, job)[name] for name in ("across", "others", "largest_degree"))
+        more = f"; {edges.across - used:,} name others, and are left out ({_list_counts(others)})" if others else ""
         found.append(f"{edges.file}: {used:,} join nodes of two holders of job {job.name}{more}")
         refused = (1 << most.bit_length()) + (job.inputs.across is not None) > limit  # a bank states one at least
         found[1] += f"; job {job.name} computes over {limit:,}, all holders' rounded up to powers of two together"
@@ -100,19 +100,19 @@ def _across_words(edges: describe.EdgeDescription, job: JobSettings | None) -> l
     return found
 
 
-def _most_named(counts: Mapping[str, int]) -> str:
+def _list_counts(counts: Mapping[str, int]) -> str:
     said = [f"{name} {count:,}" for name, count in [*counts.items()][:_NAMED]]
     return ", ".join(said) + (f" and {len(counts) - _NAMED:,} more" if len(counts) > _NAMED else "")
 
 
-def _strangers(found: Mapping[str, Sequence[str]]) -> str:
-    """Some ids of each column that the node table lacks; empty where none are known."""
+def _some_ids(found: Mapping[str, Sequence[str]]) -> str:
+    """List some ids of each column that the node table lacks, in parentheses; empty without any."""
     said = [f"{column}: {', '.join(ids)}" for column, ids in found.items() if ids]
     return f" ({'; '.join(said)})" if said else ""
 
 
 def show_party(file: Path, job: JobSettings | None = None) -> describe.PartyDescription:
-    """Shows what a party file means, of edges to others' nodes also to a job, and returns it."""
+    """Read and show a party file's tables, with warnings; ``job``: also how it uses edges to others' nodes."""
     settings = read_party_settings(file)
     with messages().status("reading the tables"):
         description = describe.describe_party(settings, party_folder(file))
@@ -137,7 +137,7 @@ def show_party(file: Path, job: JobSettings | None = None) -> describe.PartyDesc
         if edges.lost > _LOST:
             echo(
                 f"{edges.file}: {edges.lost:.0%} of its rows are dropped, for an end is no id of the node table"
-                f"{_strangers(edges.strangers)}; are ids written alike (ids), and are these the columns of ids? Links "
+                f"{_some_ids(edges.strangers)}; are ids written alike (ids), and are these the columns of ids? Links "
                 "to other organisations' customers are used where both organisations list these people as nodes "
                 "(paradigms vertical, horizontal and sealed)"
             )

@@ -164,7 +164,7 @@ def join_command(
     """
     report = begun(log_format, say)
 
-    address = _metrics_at(metrics, metrics_open)
+    address = _metrics_address(metrics, metrics_open)
     opened = open_kit(kit, passphrase_file)
     of_party(report, opened.name)
     join(
@@ -180,7 +180,7 @@ def join_command(
     )
 
 
-def _metrics_at(text: str | None, beyond: bool) -> Address | None:
+def _metrics_address(text: str | None, beyond: bool) -> Address | None:
     if text is None and beyond:
         raise typer.BadParameter("is for --metrics; give both, or leave it out", param_hint="--metrics-open")
     return None if text is None else read_address(text, beyond=beyond)
@@ -235,7 +235,7 @@ def status_command(
     """
     opened = open_kit(kit, passphrase_file)
     if opened.kind != "administrator":
-        _show_site(opened)
+        _show_site_jobs(opened)
         return
     found = control.status(opened)
     emit(found.record())
@@ -243,10 +243,10 @@ def status_command(
     echo(f"connected: {', '.join(found.connected) or 'nobody'}; {found.roles}")
     results().print(table(None, ("site", "is"), found.sites.items()))
     jobs = ((job.job_id, job.name, job.status.lower().replace("_", " "), job.submitted, job.says) for job in found.jobs)
-    results().print(_with_ids(("job", "name", "status", "submitted", "newest"), jobs))
+    results().print(_table_with_ids(("job", "name", "status", "submitted", "newest"), jobs))
 
 
-def _show_site(kit: Kit) -> None:
+def _show_site_jobs(kit: Kit) -> None:
     jobs = SiteJobs(kit).now()
     echo(f"{kit.name}: {sum(job.state == 'running' for job in jobs)} of {len(jobs)} jobs run")
     rows = []
@@ -254,12 +254,12 @@ def _show_site(kit: Kit) -> None:
         epoch = "" if job.epoch is None else f"{job.epoch}{'' if job.epochs is None else f' of {job.epochs}'}"
         quiet = "" if job.quiet_s is None or job.state != "running" else f"{job.quiet_s:.0f} s"
         rows.append((job.job_id, job.name, job.state, epoch, quiet))
-    results().print(_with_ids(("job", "name", "is", "epoch", "silent for"), rows))
+    results().print(_table_with_ids(("job", "name", "is", "epoch", "silent for"), rows))
     emit({"site": kit.name, "kind": kit.kind, "jobs": jobs})
 
 
-def _with_ids(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table whose first column is copied by people, and so never wrapped."""
+def _table_with_ids(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Make a table whose first column, of ids that people copy, is never wrapped."""
     found = table(None, columns, rows, fold=True)
     found.columns[0].no_wrap = True
     return found
@@ -315,7 +315,7 @@ def serve_command(
     """
     log = begun(log_format, say)
 
-    address = _metrics_at(metrics, metrics_open)
+    address = _metrics_address(metrics, metrics_open)
     of_party(log, reading(RunDirectory.open(run)))
     serve.serve(
         run,
@@ -355,27 +355,27 @@ def consent_command(
         raise typer.BadParameter(way, param_hint="JOB")
     if reason and answer != "refuse":
         raise typer.BadParameter("is for refuse; leave it out", param_hint="--reason")
-    holder = _holder(kit)
+    holder = _open_holder_kit(kit)
     if job is None:
         _show_consent(holder)
         return
-    found = _waiting(holder, job)
+    found = _find_waiting(holder, job)
     consent.answer(holder.consent, found, approved=answer == "approve", reason=reason)
     if answer == "approve":
-        _show(holder, found)
+        _print_waiting(holder, found)
     answered = "approved" if answer == "approve" else "refused"
     echo(f"{answered} {found.request.job}")
     emit({"job": found.request.job, "answer": answered})
 
 
-def _holder(path: Path) -> Kit:
+def _open_holder_kit(path: Path) -> Kit:
     kit = Kit.open(path)
     if kit.kind != "holder":
         raise ConfigError(f"{kit.path} is the kit of {kit.name}, which has no data to consent for; give a holder's")
     return kit
 
 
-def _waiting(kit: Kit, job: str) -> consent.Waiting:
+def _find_waiting(kit: Kit, job: str) -> consent.Waiting:
     found = [each for each in consent.all_waiting(kit.consent) if each.request.job.startswith(job)]
     if len(found) != 1:
         raise RunError(f"{job!r} names {len(found)} waiting jobs, not one; see veilgraph net consent --kit {kit.path}")
@@ -383,7 +383,7 @@ def _waiting(kit: Kit, job: str) -> consent.Waiting:
 
 
 def _show_consent(kit: Kit) -> None:
-    """How many jobs there were, in all and in the last 24 hours, and those that wait."""
+    """Print how many jobs a holder took part in, in all and in the last 24 hours, and those that wait for approval."""
     entries, waiting = consent.Journal(kit.consent).entries(), consent.all_waiting(kit.consent)
     spans = {"all": None, "day": consent.utc_now() - consent.DAY}
     counts = {
@@ -392,7 +392,7 @@ def _show_consent(kit: Kit) -> None:
     }
     echo("; ".join(f"{what}s: {of['all']} in all, {of['day']} in the last 24 hours" for what, of in counts.items()))
     for each in waiting:
-        _show(kit, each)
+        _print_waiting(kit, each)
         echo(f"approve it with: veilgraph net consent approve {each.request.job} --kit {kit.path}")
     if not waiting:
         echo("no job waits for approval")
@@ -400,8 +400,8 @@ def _show_consent(kit: Kit) -> None:
     emit({"taken_part": counts, "waiting": asked})
 
 
-def _show(kit: Kit, waiting: consent.Waiting) -> None:
-    """A job in words; ``all of its settings`` are in the file that is named."""
+def _print_waiting(kit: Kit, waiting: consent.Waiting) -> None:
+    """Print a waiting job in words, with the file that has all of its settings."""
     request, settings = waiting.request, waiting.request.settings
     going_on = ", going on with a run" if request.resume else ""
     echo(f"{request.job}: {settings.name}, {request.work}{going_on}, settings {settings.hash()[:12]}")
@@ -471,7 +471,7 @@ def install_command(
         FILE (file): The certificate that cert sign wrote, the list of cert revoke, or roles.json of provision --add.
     """
     opened = open_kit(kit, passphrase_file)
-    content = _content(file)
+    content = _read_or_empty(file)
     if content.lstrip().startswith(b"{"):
         roles = certificates.install_roles(opened, file)
         echo(f"installed; the project's holders are now {', '.join(roles.holders)}")
@@ -488,8 +488,8 @@ def install_command(
     echo(f"installed; valid until {until:%Y-%m-%d}")
 
 
-def _content(file: Path) -> bytes:
-    """What cannot be read is refused as a certificate."""
+def _read_or_empty(file: Path) -> bytes:
+    """Read a file; empty if it cannot be read, which is then refused as a certificate."""
     try:
         return file.read_bytes()
     except OSError:
@@ -514,7 +514,7 @@ def revoke_command(
         --days: Until when there will be a newer list.
     """
     signer = Authority(authority, passphrase_source(passphrase_file, of=authority))
-    serials = [_serial(text) for text in serial or ()]
+    serials = [_parse_serial(text) for text in serial or ()]
     made, chosen = revoke(signer, name, datetime.now(UTC), serials=serials, leaves=leaves, days=days)
     for certificate in chosen:
         echo(f"revoked {certificate.serial_number:040x}, valid until {certificate.not_valid_after_utc:%Y-%m-%d}")
@@ -537,18 +537,18 @@ def passphrase_command(
         --remove: Write a sealed key in the clear again.
     """
     source = passphrase_source(passphrase_file, of=folder, fresh=not remove)
-    (key_file.unprotect if remove else key_file.protect)(_key_owner(folder).key_file, folder, source)
+    (key_file.unprotect if remove else key_file.protect)(_open_key_owner(folder).key_file, folder, source)
     if remove:
         echo("the key lies in the clear again, with mode 600")
     else:
         echo("sealed; without the passphrase the key is lost. Backups of this folder still hold it in the clear")
 
 
-def _key_owner(folder: Path) -> Kit | Authority:
+def _open_key_owner(folder: Path) -> Kit | Authority:
     return Authority(folder) if (folder / "rootCA.pem").is_file() else open_kit(folder)
 
 
-def _serial(text: str) -> int:
+def _parse_serial(text: str) -> int:
     try:
         return int(text.replace(":", ""), 16)
     except ValueError as error:

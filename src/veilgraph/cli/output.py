@@ -41,12 +41,12 @@ LogFormat = Annotated[
 
 @dataclass
 class JsonLog:
-    """A log of JSON lines, of a party once that is known."""
+    """Writes messages to standard error as JSON lines, with the ``party`` once it is known."""
 
     party: str | None = None
 
     def line(self, message: str) -> str:
-        """A line of it; of an ``Event`` with all that it has."""
+        """Return a message as one line of JSON; an ``Event`` adds its level, name, job and facts."""
         known = message if isinstance(message, Event) else Event("message", message)
         said = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -59,7 +59,7 @@ class JsonLog:
         return json.dumps({**said, **{key: value for key, value in known.facts.items() if key not in said}})
 
     def __call__(self, message: str) -> None:
-        """Says it, from whichever thread."""
+        """Write the message's line to standard error; any thread may call it."""
         typer.echo(self.line(message), err=True)
 
 
@@ -68,7 +68,7 @@ LOG: Final[ContextVar[JsonLog | None]] = ContextVar("log", default=None)
 
 
 def begun(log_format: str, otherwise: Callable[[str], None]) -> Callable[[str], None]:
-    """What a command reports with from now on, its errors included; ``otherwise`` speaks to people."""
+    """Return a new ``JsonLog``, also for errors, if ``log_format`` is json; else ``otherwise``, for people."""
     if log_format != "json":
         return otherwise
     log = JsonLog()
@@ -77,7 +77,7 @@ def begun(log_format: str, otherwise: Callable[[str], None]) -> Callable[[str], 
 
 
 def of_party(report: Callable[[str], None], party: str) -> None:
-    """Says whose log it is, once that is known."""
+    """Set the party of ``report`` if it is a ``JsonLog``."""
     if isinstance(report, JsonLog):
         report.party = party
 
@@ -99,12 +99,12 @@ class PrintableConsole(Console):
 
 
 def messages() -> Console:
-    """For progress and everything that is no result."""
+    """Make a console on standard error, for progress and all that is no result."""
     return PrintableConsole(stderr=True, width=_width(sys.stderr), markup=False, emoji=False)
 
 
 def results() -> Console:
-    """For tables."""
+    """Make a console on standard output, for tables."""
     return PrintableConsole(file=sys.stdout, width=_width(sys.stdout), markup=False, emoji=False)
 
 
@@ -131,40 +131,39 @@ JsonOption = Annotated[
     bool, typer.Option("--json", metavar="", help="As one JSON document, and nothing else, on standard output.")
 ]
 
-_TOLD: Final[ContextVar[list[object] | None]] = ContextVar("told", default=None)
+_FACTS: Final[ContextVar[list[object] | None]] = ContextVar("told", default=None)
 
 
 def emit(facts: object) -> None:
-    """What the command found, for programs; without ``--json`` nothing is done with it."""
-    if (told := _TOLD.get()) is not None:
+    """Set the facts that ``--json`` prints at the end, over earlier ones; without ``--json`` do nothing."""
+    if (told := _FACTS.get()) is not None:
         told[:] = [facts]
 
 
 @contextmanager
 def json_output(wanted: bool) -> Iterator[None]:
-    """Where JSON is wanted, nothing goes to standard output but what is told, once the block is through.
+    """If ``wanted``, discard the block's standard output, and print its emitted facts as JSON at the end.
 
-    What ends with a code of its own after it has told, as an audit that failed, is told as well; what ends with an
-    error is not.
+    They are printed also if the block ends by ``typer.Exit``, as a failed audit does, but not after another exception.
     """
     if not wanted:
         yield
         return
     found: list[object] = []
-    before = _TOLD.set(found)
+    before = _FACTS.set(found)
     try:
         with redirect_stdout(io.StringIO()):
             yield
     except typer.Exit:
-        _write(found)
+        _write_json(found)
         raise
     finally:
-        _TOLD.reset(before)
-    _write(found)
+        _FACTS.reset(before)
+    _write_json(found)
 
 
 def with_json(function: Callable[..., None]) -> Callable[..., None]:
-    """A command with the option; the command itself is not given it."""
+    """Add the option ``--json`` to a command, which is called without it, within ``json_output``."""
 
     @wraps(function)
     def told(*args: object, **kwargs: object) -> None:
@@ -203,6 +202,6 @@ _CONVERSIONS: Final[Mapping[type, Callable[[Any], object]]] = {
 }
 
 
-def _write(found: list[object]) -> None:
+def _write_json(found: list[object]) -> None:
     for facts in found:
         echo(json.dumps(plain(facts), indent=2, allow_nan=False))

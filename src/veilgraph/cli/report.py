@@ -69,7 +69,7 @@ def audit_command(
     plan = AuditPlan(
         adversaries=tuple(adversaries) if adversaries else None,
         attacks=tuple(attacks) if attacks else None,
-        limits=_limits(limits or []),
+        limits=_parse_limits(limits or []),
         seed=seed,
         shadows=shadows,
     )
@@ -78,9 +78,9 @@ def audit_command(
             raise ConfigError(
                 f"--beside={beside} compares sessions and mounts no attack; leave the other options out", key="--beside"
             )
-        _compare(run, beside)
+        _compare_sessions(run, beside)
         return
-    if (result := _of_others(run, plan)) is None:
+    if (result := _read_joint_audit(run, plan)) is None:
         console, doing, done, begun = messages(), ["auditing"], [0.0], monotonic()
 
         def state() -> str:
@@ -114,7 +114,7 @@ def audit_command(
         raise typer.Exit(FAILED)
 
 
-def _compare(run: Path, other: Path) -> None:
+def _compare_sessions(run: Path, other: Path) -> None:
     sessions, found = audit_beside([run, other])
     for each in found:
         echo(str(each))
@@ -124,8 +124,8 @@ def _compare(run: Path, other: Path) -> None:
         raise typer.Exit(FAILED)
 
 
-def _of_others(run: Path, plan: AuditPlan) -> finding.AuditResult | None:
-    """What an audit across organisations found; None where more than one party's part is here."""
+def _read_joint_audit(run: Path, plan: AuditPlan) -> finding.AuditResult | None:
+    """Read the result of an audit across organisations; None if the run is of one machine. ``plan`` must be empty."""
     opened = RunDirectory.open(run)
     here = [each for each in (*opened.settings.data.names, SERVER) if opened.party_path(each).is_dir()]
     if not opened.settings.data.is_apart or len(here) > 1:
@@ -140,15 +140,15 @@ def _of_others(run: Path, plan: AuditPlan) -> finding.AuditResult | None:
     return found
 
 
-def _limits(texts: Sequence[str]) -> dict[str, AttackLimit]:
+def _parse_limits(texts: Sequence[str]) -> dict[str, AttackLimit]:
     found: dict[str, dict[LimitedFigure, float]] = {}
     for text in texts:
-        attack, figure, highest = _limit(text)
+        attack, figure, highest = _parse_limit(text)
         found.setdefault(attack, {})[figure] = highest
     return {attack: AttackLimit(**figures) for attack, figures in found.items()}
 
 
-def _limit(text: str) -> tuple[str, LimitedFigure, float]:
+def _parse_limit(text: str) -> tuple[str, LimitedFigure, float]:
     name, equals, value = text.partition("=")
     name, colon, asked = name.partition(":")
     figures = {each: each for each in LIMITED_FIGURES}
@@ -196,7 +196,7 @@ def report_command(
         --verify: Check that the records are those that were signed; no page.
         --root FILE: With --verify: the project's root certificate. Default: the run's own copy.
     """
-    _check(runs, out, by, party, root, verify=verify)
+    _check_options(runs, out, by, party, root, verify=verify)
 
     run, *others = runs
     if verify:
@@ -233,7 +233,7 @@ def report_command(
     emit({"run": run, "page": written, "deals": found.deals, "sent": found.sent, "spent": found.spent or None})
 
 
-def _check(
+def _check_options(
     runs: list[Path], out: Path | None, by: str | None, party: Path | None, root: Path | None, *, verify: bool
 ) -> None:
     wrong = {

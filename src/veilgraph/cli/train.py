@@ -55,14 +55,14 @@ def say_matches(settings: JobSettings) -> None:
 
 
 def show_result(result: jobs.TrainResult) -> None:
-    """What a training reached, what it cost, and where it is."""
+    """Draw a training's curves; print its scores, privacy cost and place; emit its summary."""
     settings, summary, said = RunDirectory.open(result.path).settings, result.summary, list[str]()
     draw(result, settings, {})
     results().print(tables.run_table(summary, settings.measures))
     if "privacy" in summary:
         results().print(ledgers.spent_table(summary["privacy"], settings))
         said += [ledgers.worth(summary, settings), ledgers.life_note(summary["privacy"])]
-    said += [_of_labels(result, settings), *alone_words(summary, settings.measures)]
+    said += [_compared_labels(result, settings), *alone_words(summary, settings.measures)]
     if settings.measures.of == CLASS_MEASURES.of and summary.get("test_ap") is not None:
         said.append(leak_words({settings.name: summary.get("test_auc")}))
     for sentence in filter(None, said):
@@ -73,7 +73,7 @@ def show_result(result: jobs.TrainResult) -> None:
 
 
 def show_comparison(result: jobs.TrainResult, compared: Comparison) -> None:
-    """A run beside its network trained on each holder's data alone and on all of them in one place."""
+    """Draw and print a run beside its network trained on each holder's data alone, and on all data pooled."""
     settings = RunDirectory.open(result.path).settings
     draw(result, settings, compared.references(settings.measures.main.name))
     lent = (
@@ -85,14 +85,14 @@ def show_comparison(result: jobs.TrainResult, compared: Comparison) -> None:
     results().print(tables.comparison_table(compared.summaries(), said, settings.measures))
     main = settings.measures.main
     together, pooled = result.summary.get(f"test_{main.name}"), compared.references(main.name).get("pooled")
-    if noted := _of_labels(result, settings):
+    if noted := _compared_labels(result, settings):
         echo(f"federated: {noted}\nthe others: all figures compare with true labels.")
     elif together is not None and pooled not in (None, together) and (together > (pooled or 0.0)) == main.rises:
         echo("federated is better than pooled, which is the same network on all data, and not the best there is")
 
 
-def _of_labels(result: jobs.TrainResult, settings: JobSettings) -> str:
-    """Which labels a run's figures compare with, where not with true ones alone."""
+def _compared_labels(result: jobs.TrainResult, settings: JobSettings) -> str:
+    """Say which labels a run's figures compare with, if these are perturbed; else empty."""
     if settings.label_privacy is None:
         return ""
     classes = result.predictions.probabilities.shape[1]
@@ -101,7 +101,7 @@ def _of_labels(result: jobs.TrainResult, settings: JobSettings) -> str:
 
 
 def draw(result: jobs.TrainResult, settings: JobSettings, references: dict[str, float]) -> None:
-    """Writes the curves of a run, with lines for the main test figure of what it is compared with."""
+    """Write a run's curves.png, with a line at each of the ``references``: name → main test figure."""
     draw_curves(
         result.metrics,
         result.path / "curves.png",
@@ -113,7 +113,7 @@ def draw(result: jobs.TrainResult, settings: JobSettings, references: dict[str, 
 
 
 def say_where(path: Path, asked: str = "") -> None:
-    """Where a run and its files are, and how to predict, with the option ``asked``."""
+    """Print where a run and its files are, and how to predict with the option ``asked``."""
     echo(f"run     {path}")
     echo(f"curves  {path / 'curves.png'}")
     if (trace := path / "trace.json").is_file():
@@ -204,19 +204,19 @@ def _options(processes: bool, link: str | None, machines: list[str] | None) -> j
     return jobs.RunOptions(processes=processes or bool(counts), link=link, machines=counts)
 
 
-def _bars(settings: JobSettings) -> TrainingBars:
+def _training_bars(settings: JobSettings) -> TrainingBars:
     return TrainingBars(messages(), settings.measures)
 
 
 @contextmanager
 def _progress(settings: JobSettings) -> Iterator[jobs.Progress]:
-    with _bars(settings) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
+    with _training_bars(settings) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
         yield progress
 
 
 @contextmanager
 def _resumable(path: Path) -> Iterator[None]:
-    """Tells how to go on with a run that the user interrupts."""
+    """Turn an interrupt in the block into a line that says how to resume the run, and exit code 130."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -283,8 +283,8 @@ def predict_command(
     echo(f"wrote {len(predictions.nodes)} predictions to {out}")
 
 
-def _given(here: str | None, file: Path | None, option: str, what: str) -> str | None:
-    """What an option says, or the file that stands in its place; None without either."""
+def _option_or_file(here: str | None, file: Path | None, option: str, what: str) -> str | None:
+    """Return an option's text ``here``, or the content of its ``file``; None without either, refused with both."""
     if here is not None and file is not None:
         raise typer.BadParameter(f"give {option} or {option}-file, not both")
     if file is None:
@@ -294,7 +294,7 @@ def _given(here: str | None, file: Path | None, option: str, what: str) -> str |
 
 
 def _chosen_ids(ids: str | None, ids_file: Path | None) -> list[str] | None:
-    text = _given(ids, ids_file, "--ids", "with one id on each line")
+    text = _option_or_file(ids, ids_file, "--ids", "with one id on each line")
     if text is None:
         return None
     words = text.split(",") if ids_file is None else map(text_of_cell, text.splitlines())
@@ -305,7 +305,7 @@ def _chosen_ids(ids: str | None, ids_file: Path | None) -> list[str] | None:
 
 
 def _chosen_nodes(nodes: str | None, nodes_file: Path | None) -> list[int] | None:
-    text = _given(nodes, nodes_file, "--nodes", "of node numbers")
+    text = _option_or_file(nodes, nodes_file, "--nodes", "of node numbers")
     if text is None:
         return None
     words, option = text.replace(",", " ").split(), "--nodes" if nodes_file is None else "--nodes-file"
@@ -369,7 +369,7 @@ def compare_command(
     say_matches(settings)
     path = out or fresh_path(f"{settings.name}-comparison")
     try:
-        with _bars(settings) as bars:
+        with _training_bars(settings) as bars:
             found = study.compare_job(
                 settings,
                 path,
@@ -396,7 +396,7 @@ def compare_command(
 
 def _compare_with_baselines(run: Path) -> None:
     directory = RunDirectory.open(run)
-    with _bars(directory.settings) as bars:
+    with _training_bars(directory.settings) as bars:
         compared = compare(directory, bars.stage)
     show_comparison(jobs.load_result(run), compared)
     echo(f"curves  {run / 'curves.png'}")
@@ -422,12 +422,12 @@ def demo_command(
         --epochs: Epochs at most. Default: the job's; network: 60.
     """
     if what == "network":
-        _network_demo(out or fresh_path("net-demo"), 60 if epochs is None else epochs)
+        _train_over_network(out or fresh_path("net-demo"), 60 if epochs is None else epochs)
         return
 
     settings = demo_settings(what, epochs)
     path = out or fresh_path(settings.name)
-    with _bars(settings) as bars:
+    with _training_bars(settings) as bars:
         with bars.stage("federated", settings.train.epochs) as progress:
             result = jobs.train(settings, path, options=jobs.RunOptions(progress=progress))
         compared = compare(RunDirectory.open(path), bars.stage)
@@ -445,7 +445,7 @@ def demo_command(
     emit({"run": path, "trainings": compared.summaries()})
 
 
-def _network_demo(out: Path, epochs: int) -> None:
+def _train_over_network(out: Path, epochs: int) -> None:
     run = run_network_demo(out, say, epochs)
     result = jobs.load_result(run)
     results().print(tables.run_table(result.summary))

@@ -47,7 +47,7 @@ def read_table(
     scaling: Scaling,
     streams: LearningStreams | None = None,
 ) -> NodeTable:
-    """Read a party's node table, once in a session: whoever needs it is given it.
+    """Read a party's node table; callers pass it on, so that a session reads it once.
 
     ``encoding`` was fitted on an earlier table, whose columns are read; None: those that the settings choose.
     ``streams`` draw a split without ``stratify``. Raises ``DataError``: a rule that the table breaks, or an encoding of
@@ -69,7 +69,7 @@ def read_table(
 
 
 def common_first(table: NodeTable, rows: Rows) -> NodeTable:
-    """The table with the common nodes' rows first, as they are given, each once; then the others in its own order."""
+    """Move the distinct ``rows`` of common nodes to the front, in the given order; the others keep theirs."""
     rest = np.ones(table.num_nodes, dtype=bool)
     rest[rows] = False
     return table.take(np.concatenate([rows, np.flatnonzero(rest)]))
@@ -86,11 +86,11 @@ def build_graph(
     then: Sequence[Profile] = (),
     others: Sequence[PartyId] = (),
 ) -> BuiltGraph:
-    """Read a party's edge tables and make its graph, in the rows of ``table``; ``DataError``: a rule that they break.
+    """Read a party's edge tables and build its graph over the rows of ``table``; ``DataError``: a rule is broken.
 
-    Of the first, C = ``num_common`` are known to all holders, and None tells no node apart. ``per_node`` is as for
-    ``encode``; ``then``: profiles of the tables in training, none if these are. Nodes of ``others`` that its edges join
-    its own to come behind those, as ``graph.partition.beside_others`` has them.
+    All holders know the first ``num_common`` rows; None: all. ``per_node`` is as for ``encode``. ``then``: profiles of
+    the tables in training, whose bins the new profile reuses. ``others``: holders whose nodes are appended, where
+    edges lead to them, by ``graph.partition.beside_others``.
     """
     elsewhere = Elsewhere(settings.party, tuple(others))
     tables = [read_edges(edges, base, table.ids, settings.ids, elsewhere) for edges in settings.edges]
@@ -122,8 +122,8 @@ def build_graph(
 
 
 def _join_edges(tables: list[EdgeTable]) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """All tables' edges, in the order of ``_both_ways``: index [2, E], weights [E] and features [E, F_e] if any has."""
-    ends = [_both_ways(tables, *names) for names in (("source", "target"), ("target", "source"))]
+    """Join tables' edges, undirected ones both ways: index [2, E], weights [E] or None, features [E, F_e] or None."""
+    ends = [_with_reverse(tables, *names) for names in (("source", "target"), ("target", "source"))]
     edge_index = torch.empty(2, sum(map(len, ends[0])), dtype=torch.int64)
     for row, parts in zip(edge_index.numpy(), ends, strict=True):
         np.concatenate([np.empty(0, np.int32), *parts], out=row)  # widened where it lies: graphs can be large
@@ -133,21 +133,21 @@ def _join_edges(tables: list[EdgeTable]) -> tuple[Tensor, Tensor | None, Tensor 
             replace(table, weight=np.ones(len(table.source), np.float32)) if table.weight is None else table
             for table in tables
         ]
-        weight = torch.from_numpy(np.concatenate(_both_ways(weighted, "weight")))
+        weight = torch.from_numpy(np.concatenate(_with_reverse(weighted, "weight")))
     if tables and tables[0].features.shape[1]:
-        features = torch.from_numpy(np.concatenate(_both_ways(tables, "features")))
+        features = torch.from_numpy(np.concatenate(_with_reverse(tables, "features")))
     return edge_index, weight, features
 
 
-def _both_ways(tables: list[EdgeTable], name: str, backward: str = "") -> list[np.ndarray]:
-    """A column of all tables' edges: of each its rows, then ``backward`` of those that are edges both ways."""
+def _with_reverse(tables: list[EdgeTable], name: str, backward: str = "") -> list[np.ndarray]:
+    """List per table its attribute ``name``, then ``backward`` (default: ``name``) at its edges that have a reverse."""
     found = []
     for table in tables:
-        found += [getattr(table, name), getattr(table, backward or name)[_has_back(table)]]
+        found += [getattr(table, name), getattr(table, backward or name)[_has_reverse(table)]]
     return found
 
 
-def _has_back(table: EdgeTable) -> Bools:
+def _has_reverse(table: EdgeTable) -> Bools:
     back: Bools = (table.source != table.target) & np.bool_(not table.settings.directed)
     return back
 
@@ -159,5 +159,5 @@ def _join_relations(tables: list[EdgeTable], names: list[str]) -> Tensor:
         places = torch.tensor([names.index(name) for name in table.settings.reaches], dtype=DTYPE)
         rows = np.zeros(len(table.source), np.int64) if table.relation is None else table.relation
         each = places[torch.from_numpy(rows.astype(np.int64))]
-        found += [each, each[torch.from_numpy(_has_back(table))]]
+        found += [each, each[torch.from_numpy(_has_reverse(table))]]
     return torch.cat(found)

@@ -32,10 +32,10 @@ def random_masks(labels: Tensor, train_per_class: int, validation: int, seed: in
 
 
 def digits_data(seed: int) -> Data:
-    """The digits as one graph: whole images, each joined with the 5 most like it; labels as of the split ones."""
+    """Return the digits as one graph: x [1797, 64], each image joined with its 5 nearest, both ways; labels, masks."""
     pixels, labels, masks = _digits(seed)
     flat = pixels.reshape(len(pixels), -1)
-    data = Data(x=torch.from_numpy(flat.copy()), edge_index=_nearest(flat), y=labels)
+    data = Data(x=torch.from_numpy(flat.copy()), edge_index=_nearest_edges(flat), y=labels)
     data.update(masks)
     return data
 
@@ -50,7 +50,7 @@ def _digits(seed: int) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.float32]
     return pixels, labels, random_masks(labels, 10, 300, seed)
 
 
-def _nearest(rows: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Tensor:
+def _nearest_edges(rows: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Tensor:
     from sklearn.neighbors import kneighbors_graph  # noqa: PLC0415 - as above
 
     nearest = kneighbors_graph(rows, 5, mode="connectivity", include_self=False)
@@ -112,7 +112,7 @@ class Digits(DataSet):
         parties = []
         for name, (start, end) in zip(names, pairwise(cuts), strict=True):
             band = pixels[:, start:end].reshape(len(pixels), -1)
-            data = Data(x=torch.from_numpy(band.copy()), edge_index=_nearest(band))
+            data = Data(x=torch.from_numpy(band.copy()), edge_index=_nearest_edges(band))
             if name == settings.label_party:
                 data.y = labels
                 data.update(masks)

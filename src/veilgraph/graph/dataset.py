@@ -36,13 +36,13 @@ def data_root(settings: DataSettings) -> Path:
 
 
 def masks_by_fractions(labels: Tensor, fractions: SplitFractions, name: str) -> dict[str, Tensor]:
-    """Masks of Tensor[N] labels, negative where unlabelled, drawn by ``draw_splits``, for each ``name`` apart."""
+    """Draw masks, Tensor[N] bool each, for labels Tensor[N] (negative: none); the draw depends on ``name``."""
     splits = torch.from_numpy(draw_splits(labels.to(torch.int32).numpy(), fractions, name))
     return {mask: splits == index for index, mask in enumerate(MASKS)}
 
 
 def split_randomly(graph: PartyGraph, fractions: SplitFractions) -> PartyGraph:
-    """The graph with masks drawn anew; fractions of 0.5, 0.25 and 0.25 are LPGNN's."""
+    """Return the graph with masks drawn anew by ``fractions``; ``DataError``: no labels, or an unusable split."""
     if graph.labels is None:
         raise DataError(f"party {graph.party!r}: labels: there are none, whose nodes a split divides; give some")
     found = replace(graph, **masks_by_fractions(graph.labels, fractions, graph.party))  # type: ignore[arg-type]
@@ -51,11 +51,11 @@ def split_randomly(graph: PartyGraph, fractions: SplitFractions) -> PartyGraph:
 
 
 class DataSet:
-    """One graph, of which ``whole`` is all that there is to say; or one that comes divided and says how.
+    """A data set that a job names: one graph to divide, for which ``whole`` suffices, or one that comes divided.
 
-    ``settings`` are of the keys of ``data.made``, where another package makes it, or of ``DESCRIBED``.
-    ``comes_divided``: its organisations have own tables, which ``export_tables`` writes, and why no option divides it.
-    ``schemas``: names of others' schemas in which it writes them too, given as ``schema``.
+    ``settings``: the model of its key in ``DESCRIBED``, or of ``data.made`` in another package; None: it has no key.
+    ``comes_divided``: why no option divides it, where organisations have tables of their own (``export_tables``).
+    ``schemas``: published schemas in which ``export_tables`` can write instead, given as ``schema``.
     """
 
     settings: ClassVar[type[Settings] | None] = None
@@ -111,31 +111,30 @@ class DataSet:
         raise NotImplementedError
 
     def classes(self, settings: DataSettings) -> int | None:
-        """How many classes there are, where one may have no node; None: as many as there are labels."""
+        """Return the number of classes, where one may have no node; None: the labels say it."""
         return None
 
 
 def load_parts(settings: DataSettings, seed: int) -> list[partition.HorizontalPart]:
-    """All holders' parts of a horizontal job on one machine, in the order of its names: divided, scaled and checked."""
-    found = DATASETS[_dataset(settings)].parts(_whole(settings, seed), settings, seed)
+    """Divide and scale the data set of a horizontal job on one machine: all holders' parts, in the order of names."""
+    found = DATASETS[_dataset_name(settings)].parts(_whole_with_split(settings, seed), settings, seed)
     graphs = scale_together([part.graph for part in found], settings.feature_scaling)
     return [replace(part, graph=graph) for part, graph in zip(found, graphs, strict=True)]
 
 
 def load_at_home(settings: DataSettings, seed: int) -> list[tuple[PartyGraph, list[str]]]:
-    """As ``DataSet.at_home``, with the split that the job asks for."""
-    dataset: DataSet = DATASETS[_dataset(settings)]
-    return dataset.at_home(_whole(settings, seed), settings, seed)
+    """Return each holder's own nodes with all edges that touch them, and its rows' ids, with the job's split."""
+    dataset: DataSet = DATASETS[_dataset_name(settings)]
+    return dataset.at_home(_whole_with_split(settings, seed), settings, seed)
 
 
 def load_for_learner(settings: DataSettings, labels_at: PartyId, seed: int) -> list[PartyGraph]:
-    """All holders' graphs of a job of paradigm node-dp on one machine, saved or of a data set, in the order of its
-    names.
+    """Load or divide all holders' graphs of a node-dp job on one machine, in the order of its names, and check them.
 
-    ``labels_at``: who has the labels, ``settings.label_party`` or one whose nodes release them.
+    ``labels_at``: the holder of the labels, ``settings.label_party`` or one whose nodes release them.
     """
     if settings.graphs is not None:
-        parties = _saved(settings)
+        parties = _load_saved(settings)
     else:
         whole = load_whole(settings, labels_at, seed)
         parties = partition.split_for_learner(
@@ -146,26 +145,26 @@ def load_for_learner(settings: DataSettings, labels_at: PartyId, seed: int) -> l
 
 
 def load_whole(settings: DataSettings, party: PartyId, seed: int) -> PartyGraph:
-    """The data set as one graph of a party's, with the split that the job asks for; features as they are."""
-    return PartyGraph.from_data(party, _whole(settings, seed))
+    """Return the whole data set as the graph of ``party``, with the job's split; features are not scaled."""
+    return PartyGraph.from_data(party, _whole_with_split(settings, seed))
 
 
-def _whole(settings: DataSettings, seed: int) -> Data:
-    data = DATASETS[_dataset(settings)].whole(settings, seed)
-    fractions = _fractions(settings, seed)
+def _whole_with_split(settings: DataSettings, seed: int) -> Data:
+    data = DATASETS[_dataset_name(settings)].whole(settings, seed)
+    fractions = _split_fractions(settings, seed)
     if fractions is None:
         return data
-    masks = masks_by_fractions(data.y, fractions, _dataset(settings))
+    masks = masks_by_fractions(data.y, fractions, _dataset_name(settings))
     return data.clone().update(masks)
 
 
-def _dataset(settings: DataSettings) -> str:
+def _dataset_name(settings: DataSettings) -> str:
     if settings.dataset is None:
         raise ConfigError("data.parties: tables are read by each holder for itself; veilgraph train aligns them")
     return settings.dataset
 
 
-def _fractions(settings: DataSettings, seed: int) -> SplitFractions | None:
+def _split_fractions(settings: DataSettings, seed: int) -> SplitFractions | None:
     if settings.split is None:
         return None
     train, val, test = settings.split
@@ -173,9 +172,9 @@ def _fractions(settings: DataSettings, seed: int) -> SplitFractions | None:
 
 
 def load_named_graphs(settings: DataSettings) -> list[tuple[PartyGraph, list[str]]]:
-    """The saved graphs of a horizontal job, as they are, and the ids of their rows, in the order of its names."""
+    """Load the saved graphs of a horizontal job, unscaled, with their rows' ids; ``DataError`` without ids."""
     found = []
-    for graph, path in zip(_saved(settings), (settings.graphs or {}).values(), strict=True):
+    for graph, path in zip(_load_saved(settings), (settings.graphs or {}).values(), strict=True):
         ids = load_party_ids(path)
         if ids is None:
             raise DataError(
@@ -187,17 +186,17 @@ def load_named_graphs(settings: DataSettings) -> list[tuple[PartyGraph, list[str
 
 
 def load_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
-    """All holders' graphs of a job on one machine: read or split, scaled, checked one by one and together."""
+    """Load or divide all holders' graphs of a job on one machine, and scale, split and check them."""
     given = settings.graphs is not None
-    parties = _saved(settings) if given else DATASETS[_dataset(settings)].parties(settings, seed)
+    parties = _load_saved(settings) if given else DATASETS[_dataset_name(settings)].parties(settings, seed)
     parties = [scale_features(graph, settings.feature_scaling) for graph in parties]
-    fractions = _fractions(settings, seed)
+    fractions = _split_fractions(settings, seed)
     if fractions is not None:
         parties = [graph if graph.labels is None else split_randomly(graph, fractions) for graph in parties]
     check_federation(parties, settings.label_party)
     return parties
 
 
-def _saved(settings: DataSettings) -> list[PartyGraph]:
-    """The job's name for a holder counts, whatever name its file was saved under."""
+def _load_saved(settings: DataSettings) -> list[PartyGraph]:
+    """Load the job's saved graphs, each under the job's name for its holder."""
     return [replace(load_party(path), party=name) for name, path in (settings.graphs or {}).items()]

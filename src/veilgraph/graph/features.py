@@ -75,7 +75,7 @@ def choose_columns(features: Tensor, columns: Tensor) -> Tensor:
 
 
 def join_columns(parts: Sequence[Tensor]) -> Tensor:
-    """All columns side by side; sparse when every part is."""
+    """Join matrices of the same rows, [N, F_i], side by side: [N, ΣF_i], sparse if all are."""
     if all(is_sparse(part) for part in parts):
         return from_scipy(sp.csr_matrix(sp.hstack([to_scipy(part) for part in parts])))
     return torch.cat([part.to_dense() for part in parts], dim=1)
@@ -85,16 +85,16 @@ Scaling = Literal["none", "row", "length", "standard"]
 
 
 def scale_together(graphs: Sequence[PartyGraph], scaling: Scaling) -> list[PartyGraph]:
-    """Graphs with the same columns, scaled alike, ``standard`` over all rows, a node of several once for each."""
+    """Scale graphs with the same columns: ``standard`` over all their rows, a shared node once per graph."""
     if scaling != "standard":
         return [scale_features(graph, scaling) for graph in graphs]
     counts = {graph.party: graph.num_features for graph in graphs}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{party} has {count}" for party, count in counts.items())
         raise DataError(f"holders: columns differ ({listed}), and they must be the same; mend one")
-    together = _standard(torch.cat([graph.features.to_dense() for graph in graphs]))
+    together = _standardise(torch.cat([graph.features.to_dense() for graph in graphs]))
     parts = torch.split(together, [graph.num_nodes for graph in graphs])
-    return [_scaled(graph, part.to(graph.features.dtype)) for graph, part in zip(graphs, parts, strict=True)]
+    return [_with_features(graph, part.to(graph.features.dtype)) for graph, part in zip(graphs, parts, strict=True)]
 
 
 def scale_features(graph: PartyGraph, scaling: Scaling) -> PartyGraph:
@@ -108,23 +108,23 @@ def scale_features(graph: PartyGraph, scaling: Scaling) -> PartyGraph:
         return graph
     features = graph.features
     if scaling == "standard":
-        return _scaled(graph, _standard(features.to_dense()).to(features.dtype))
+        return _with_features(graph, _standardise(features.to_dense()).to(features.dtype))
     if is_sparse(features):
         matrix = to_scipy(features).astype(np.float64)
         sums = sparse_norm(matrix, 1 if scaling == "row" else 2, axis=1)
         scaled = sp.diags(1 / np.where(sums > 0, sums, 1.0)) @ matrix
-        return _scaled(graph, from_scipy(scaled.astype(features.values().numpy().dtype)))
+        return _with_features(graph, from_scipy(scaled.astype(features.values().numpy().dtype)))
     wide = features.to_dense().double()
     sizes = wide.abs().sum(dim=1, keepdim=True) if scaling == "row" else wide.norm(dim=1, keepdim=True)
-    return _scaled(graph, (wide / torch.where(sizes > 0, sizes, 1.0)).to(features.dtype))
+    return _with_features(graph, (wide / torch.where(sizes > 0, sizes, 1.0)).to(features.dtype))
 
 
-def _scaled(graph: PartyGraph, features: Tensor) -> PartyGraph:
+def _with_features(graph: PartyGraph, features: Tensor) -> PartyGraph:
     check_features(graph.party, features)
     return replace(graph, features=features)
 
 
-def _standard(features: Tensor) -> Tensor:
+def _standardise(features: Tensor) -> Tensor:
     """Columns of mean 0 and variance 1, constant ones 0: Tensor[N, F] float64."""
     wide = features.double()
     centred = wide - wide.mean(dim=0)
@@ -134,7 +134,7 @@ def _standard(features: Tensor) -> Tensor:
 
 
 def in_order(graph: PartyGraph, order: Tensor) -> PartyGraph:
-    """A graph with node ``order[n]`` as its n-th, edges by target, source and weight, without all that is optional."""
+    """Make node ``order[n]`` the n-th; sort edges by target, source and weight; keep only features, labels, masks."""
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order))
     edges, weight = places[graph.edge_index], graph.edge_weight

@@ -56,11 +56,11 @@ def split_vertically(
     for index, name in enumerate(names):
         check_name(name)
         mine = compact(choose_columns(features, columns[index]))
-        parts.append(_dealt(whole, name, mine, owner == index, has_labels=name == label_holder))
+        parts.append(_cut_vertical(whole, name, mine, owner == index, has_labels=name == label_holder))
     return parts
 
 
-def _dealt(whole: PartyGraph, name: PartyId, features: Tensor, edges: Tensor, *, has_labels: bool) -> PartyGraph:
+def _cut_vertical(whole: PartyGraph, name: PartyId, features: Tensor, edges: Tensor, *, has_labels: bool) -> PartyGraph:
     """A holder's part of a graph: columns, some of the edges, Tensor[E] bool, and perhaps the labels."""
     labels = whole.label_fields if has_labels else dict[str, Any].fromkeys(whole.label_fields)
     return replace(
@@ -83,7 +83,7 @@ def split_for_learner(
         learns = name == learner
         features = torch.zeros(whole.num_nodes, 1) if learns else choose_columns(whole.features, columns[name])
         edges = torch.full((whole.num_edges,), learns)
-        part = _dealt(whole, name, compact(features), edges, has_labels=name == labels_at)
+        part = _cut_vertical(whole, name, compact(features), edges, has_labels=name == labels_at)
         # who has no edges has none to weigh either
         parts.append(part if learns else replace(part, edge_weight=None, edge_features=None))
     return parts
@@ -99,16 +99,16 @@ def deal_columns(
             "each; take fewer holders"
         )
     order = torch.randperm(num_features, generator=generator)
-    cuts = _cuts(num_features, len(names), proportions, "feature_proportions", least=1)
+    cuts = _cut_points(num_features, len(names), proportions, "feature_proportions", least=1)
     return [order[start:end].sort().values for start, end in pairwise(cuts)]
 
 
 def deal_edges(
     graph: PartyGraph, names: Sequence[PartyId], proportions: Sequence[float] | None, generator: torch.Generator
 ) -> Tensor:
-    """Which holder gets each edge: Tensor[E] int64, an index into ``names``."""
-    pair, pairs = _pairs(graph.edge_index, graph.num_nodes)
-    cuts = _cuts(pairs, len(names), proportions, "edge_proportions", least=0)
+    """Deal edges to holders at random, both directions together: Tensor[E] int64, indices into ``names``."""
+    pair, pairs = _number_pairs(graph.edge_index, graph.num_nodes)
+    cuts = _cut_points(pairs, len(names), proportions, "edge_proportions", least=0)
     owner_of_pair = torch.empty(pairs, dtype=torch.int64)
     order = torch.randperm(pairs, generator=generator)
     for holder, (start, end) in enumerate(pairwise(cuts)):
@@ -116,8 +116,8 @@ def deal_edges(
     return owner_of_pair[pair]
 
 
-def _pairs(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, int]:
-    """The number of each edge's pair, Tensor[E], and how many pairs there are."""
+def _number_pairs(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, int]:
+    """Number distinct edges, alike in both directions if all have a reverse: each edge's number [E], and the count."""
     source, target = edge_index
     there, back = source * num_nodes + target, target * num_nodes + source
     symmetric = torch.equal(there.unique(), back.unique())
@@ -125,7 +125,8 @@ def _pairs(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, int]:
     return pair, len(keys)
 
 
-def _cuts(total: int, holders: int, proportions: Sequence[float] | None, argument: str, least: int) -> list[int]:
+def _cut_points(total: int, holders: int, proportions: Sequence[float] | None, argument: str, least: int) -> list[int]:
+    """Return holders + 1 rising cuts of 0..``total``, by ``proportions`` (None: even); parts are ``least`` or more."""
     shares = torch.ones(holders, dtype=torch.float64)
     if proportions is not None:
         if len(proportions) != holders or any(not 0 < share < float("inf") for share in proportions):
@@ -141,9 +142,9 @@ def _cuts(total: int, holders: int, proportions: Sequence[float] | None, argumen
 
 
 def isolate(graphs: Sequence[PartyGraph], party: PartyId, label_holder: PartyId) -> PartyGraph:
-    """What one holder could learn from by itself, judged as the federation is, on common nodes.
+    """Return one holder's graph to train alone on, with validation and test masks over common nodes only.
 
-    Without labels of its own it is lent the label holder's, as in the paper.
+    Other holders than the label holder are lent its labels and masks of the common nodes, as in the paper.
     """
     own = next(graph for graph in graphs if graph.party == party)
     labelled = find_label_holder(graphs, label_holder)
@@ -165,7 +166,7 @@ def isolate(graphs: Sequence[PartyGraph], party: PartyId, label_holder: PartyId)
 
 
 def pool(graphs: Sequence[PartyGraph], label_holder: PartyId, *, relational: bool = False) -> PartyGraph:
-    """Everything in one place, as no holder may have it: the plaintext graph that federated training is compared with.
+    """Pool all holders' data of the common nodes into one graph: an upper bound, not allowed in practice.
 
     Columns are concatenated in the holders' order. Edges are united: one that several holders have appears once, with
     the sum of their weights, or where ``relational`` all stay as they are, each holder's relations as relations of
@@ -175,11 +176,11 @@ def pool(graphs: Sequence[PartyGraph], label_holder: PartyId, *, relational: boo
     check_aligned({graph.party: graph.common for graph in graphs})
     graphs = [graph.common_part() for graph in graphs]
     labelled = find_label_holder(graphs, label_holder)
-    return replace(_side_by_side(graphs) if relational else _united(graphs), **labelled.label_fields)
+    return replace(_side_by_side(graphs) if relational else _unite_edges(graphs), **labelled.label_fields)
 
 
-def _united(graphs: Sequence[PartyGraph]) -> PartyGraph:
-    edges, weights = torch.cat([graph.edge_index for graph in graphs], dim=1), _weights(graphs, torch.float64)
+def _unite_edges(graphs: Sequence[PartyGraph]) -> PartyGraph:
+    edges, weights = torch.cat([graph.edge_index for graph in graphs], dim=1), _join_weights(graphs, torch.float64)
     unique, place = pairs_once(edges)
     features = join_columns([graph.features for graph in graphs])
     if weights is None and unique.shape[1] == edges.shape[1]:
@@ -189,8 +190,8 @@ def _united(graphs: Sequence[PartyGraph]) -> PartyGraph:
 
 
 def _side_by_side(graphs: Sequence[PartyGraph]) -> PartyGraph:
-    """All columns and edges, and all relations, called ``holder/name``."""
-    edges, weights = torch.cat([graph.edge_index for graph in graphs], dim=1), _weights(graphs, torch.float32)
+    """Join all holders' columns and edges, and keep all relations apart, called ``holder/name``."""
+    edges, weights = torch.cat([graph.edge_index for graph in graphs], dim=1), _join_weights(graphs, torch.float32)
     relations, places = list[Relation](), []
     for graph in graphs:
         own = torch.zeros(graph.num_edges) if graph.edge_relation is None else graph.edge_relation
@@ -210,7 +211,7 @@ _ABSENT: Final[Mapping[str, float]] = {"labels": UNKNOWN, "targets": torch.nan, 
 
 @dataclass(frozen=True, eq=False)
 class HorizontalPart:
-    """What one holder has, and where its rows stand in the whole: ``ids`` Tensor[N_p] int64, distinct, ascending."""
+    """One holder's graph, and its rows' node numbers in the whole: ``ids`` Tensor[N_p] int64, distinct, ascending."""
 
     graph: PartyGraph
     ids: Tensor
@@ -225,7 +226,7 @@ def without_duplicates(parts: Sequence[HorizontalPart], *, alike: bool = False) 
     ends = [part.ids[part.graph.edge_index] for part in parts]
     keys = torch.cat([torch.empty(0, dtype=torch.int64), *(source * size + target for source, target in ends)])
     graphs = [part.graph for part in parts]
-    weights, features = _weights(graphs), _edge_features(graphs)
+    weights, features = _join_weights(graphs), _join_edge_features(graphs)
     if alike and (weights is not None or features is not None):
         found = [keys, weights, *(() if features is None else features.t())]
         rows = torch.stack([values.double() for values in found if values is not None], dim=1)
@@ -257,7 +258,7 @@ def pool_parts(parts: Sequence[HorizontalPart]) -> HorizontalPart:
     place = torch.cat(rows)
     name, absent = ("targets", torch.nan) if any(graph.targets is not None for graph in graphs) else ("labels", UNKNOWN)
     given = torch.cat([_values(graph, name, absent) for graph in graphs])
-    first = _first(place, given != UNKNOWN if name == "labels" else ~given.isnan(), len(ids))
+    first = _first_rows(place, given != UNKNOWN if name == "labels" else ~given.isnan(), len(ids))
     known, answers = first != UNKNOWN, dict[str, Tensor]()
     if name == "targets" or classes:
         answers = {mask: torch.cat([_values(graph, mask, False) for graph in graphs])[first] & known for mask in MASKS}
@@ -268,11 +269,11 @@ def pool_parts(parts: Sequence[HorizontalPart]) -> HorizontalPart:
     pooled = PartyGraph(
         party=POOLED,
         features=compact(
-            torch.cat([graph.features.to_dense() for graph in graphs])[_first(place, everywhere, len(ids))]
+            torch.cat([graph.features.to_dense() for graph in graphs])[_first_rows(place, everywhere, len(ids))]
         ),
         edge_index=torch.cat([at[graph.edge_index] for graph, at in zip(unique, rows, strict=True)], dim=1),
-        edge_weight=_weights(unique),
-        edge_features=_edge_features(unique),
+        edge_weight=_join_weights(unique),
+        edge_features=_join_edge_features(unique),
         num_classes=next(iter(classes), None),
         **answers,  # type: ignore[arg-type]
     )
@@ -280,13 +281,13 @@ def pool_parts(parts: Sequence[HorizontalPart]) -> HorizontalPart:
 
 
 def positions(parts: Sequence[HorizontalPart]) -> tuple[Tensor, list[Tensor]]:
-    """All ids, ascending, Tensor[N]; and for each part where its rows stand among them, Tensor[N_p]."""
+    """Return the union of all parts' ids, ascending, Tensor[N]; and each part's rows' indices there, Tensor[N_p]."""
     ids = torch.unique(torch.cat([part.ids for part in parts]))
     return ids, [torch.searchsorted(ids, part.ids) for part in parts]
 
 
-def _first(place: Tensor, among: Tensor, nodes: int) -> Tensor:
-    """For each node the first row of ``among`` that is of it, −1 where there is none: Tensor[N]."""
+def _first_rows(place: Tensor, among: Tensor, nodes: int) -> Tensor:
+    """Return each node's first row among those that mask ``among`` selects, by ``place``; −1 without one: Tensor[N]."""
     rows = torch.arange(len(place))[among]
     last = torch.full((nodes,), len(place))
     first = last.scatter_reduce(0, place[among], rows, "amin")
@@ -294,13 +295,13 @@ def _first(place: Tensor, among: Tensor, nodes: int) -> Tensor:
 
 
 def _values(graph: PartyGraph, name: str, absent: float) -> Tensor:
-    """Labels or a mask of every node, where the holder has none as ``absent``."""
+    """Return an attribute of all nodes, as labels or a mask: Tensor[N], of ``absent`` where the graph has none."""
     values: Tensor | None = getattr(graph, name)
     return torch.full((graph.num_nodes,), absent) if values is None else values
 
 
-def _weights(graphs: Sequence[PartyGraph], dtype: torch.dtype | None = None) -> Tensor | None:
-    """What all edges weigh, Tensor[E]; None where all weigh 1."""
+def _join_weights(graphs: Sequence[PartyGraph], dtype: torch.dtype | None = None) -> Tensor | None:
+    """Concatenate all graphs' edge weights: Tensor[E], 1 at a graph without; None where no graph has any."""
     weights = [graph.edge_weight for graph in graphs]
     if all(each is None for each in weights):
         return None
@@ -308,7 +309,7 @@ def _weights(graphs: Sequence[PartyGraph], dtype: torch.dtype | None = None) -> 
     return torch.cat([torch.ones(graph.num_edges) if own is None else own for graph, own in pairs]).to(dtype=dtype)
 
 
-def _edge_features(graphs: Sequence[PartyGraph]) -> Tensor | None:
+def _join_edge_features(graphs: Sequence[PartyGraph]) -> Tensor | None:
     found = [graph.edge_features for graph in graphs if graph.edge_features is not None]
     return torch.cat(found) if found else None
 
@@ -356,7 +357,7 @@ def split_horizontally(
         touched = own.clone()
         touched[whole.edge_index[:, edges].reshape(-1)] = True
         known, labelled = (everywhere, everywhere) if knows == "all" else (touched, own)
-        parts.append(_part(whole, name, known, edges, labelled))
+        parts.append(_cut_part(whole, name, known, edges, labelled))
     return parts
 
 
@@ -374,7 +375,7 @@ def split_by_nodes(data: Data, *, names: Sequence[PartyId], seed: int) -> list[H
     ``split_horizontally``.
     """
     whole = PartyGraph.from_data(POOLED, data)
-    return _at_home(whole, names, deal_nodes(whole, len(names), torch.Generator().manual_seed(seed)))
+    return _parts_by_home(whole, names, deal_nodes(whole, len(names), torch.Generator().manual_seed(seed)))
 
 
 def split_by_label(
@@ -403,29 +404,29 @@ def split_by_label(
     home = _deal_classes(whole, len(names), generator)
     first = home.clone()
     for index in range(len(names)):
-        nodes = _shuffled((first == index).nonzero().reshape(-1), generator)
+        nodes = _shuffle((first == index).nonzero().reshape(-1), generator)
         leaving = nodes[: round(mixed * len(nodes))]
         home[leaving] = (index + 1 + torch.arange(len(leaving)) % max(len(names) - 1, 1)) % len(names)
     home = home[first_nodes(whole)]
-    return _at_home(whole, names, home, home != UNKNOWN if knows == "all" else None)
+    return _parts_by_home(whole, names, home, home != UNKNOWN if knows == "all" else None)
 
 
-def _at_home(
+def _parts_by_home(
     whole: PartyGraph, names: Sequence[PartyId], home: Tensor, known: Tensor | None = None
 ) -> list[HorizontalPart]:
-    """Each holder's nodes, Tensor[N], or those that all know, and the edges between two nodes at home there."""
+    """Cut out each holder's nodes by ``home`` [N], or all ``known`` [N], with edges between two of its own nodes."""
     source, target = home[whole.edge_index]
     parts = []
     for index, name in enumerate(names):
         nodes = home == index if known is None else known
-        parts.append(_part(whole, name, nodes, (source == index) & (target == index), nodes))
+        parts.append(_cut_part(whole, name, nodes, (source == index) & (target == index), nodes))
     return parts
 
 
 def split_at_home(whole: PartyGraph, names: Sequence[PartyId], home: Tensor) -> list[tuple[PartyGraph, list[str]]]:
-    """Every node at its holder, Tensor[N] places in ``names``, with all its edges, and the ids of every holder's rows.
+    """Give each node to a holder, ``home`` Tensor[N] of indices in ``names``, with all edges at it; and rows' ids.
 
-    Behind a holder's own nodes are others' that its edges join these to, called ``holder/node``: ``beside_others``.
+    Other holders' nodes at these edges follow as ``beside_others`` appends them, with ids ``holder/node``.
     """
     source, target = home[whole.edge_index]
     parts = []
@@ -436,7 +437,7 @@ def split_at_home(whole: PartyGraph, names: Sequence[PartyId], home: Tensor) -> 
         others = touched[home[touched] != index]
         place = torch.full((whole.num_nodes,), UNKNOWN)
         place[torch.cat([nodes, others])] = torch.arange(len(nodes) + len(others))
-        own = _part(whole, name, home == index, edges, home == index).graph
+        own = _cut_part(whole, name, home == index, edges, home == index).graph
         graph = replace(own, edge_index=place[whole.edge_index[:, edges]])
         ids = [str(node) for node in nodes.tolist()]
         ids += [f"{names[at]}/{node}" for at, node in zip(home[others].tolist(), others.tolist(), strict=True)]
@@ -445,9 +446,9 @@ def split_at_home(whole: PartyGraph, names: Sequence[PartyId], home: Tensor) -> 
 
 
 def beside_others(own: PartyGraph, others: int) -> PartyGraph:
-    """A holder's nodes as its common ones, and behind them so many of other holders', of which it knows no more.
+    """Append so many nodes of other holders, with zero features and no labels; the graph's own become the common ones.
 
-    Edges may join the first to these already.
+    The graph's edges may already refer to the new nodes.
     """
     known = own.features
     if others:
@@ -461,35 +462,35 @@ def beside_others(own: PartyGraph, others: int) -> PartyGraph:
 
 
 def _second_owner(whole: PartyGraph, owner: Tensor, holders: int, overlap: float, generator: torch.Generator) -> Tensor:
-    """Who else has an edge, −1 for nobody: alike for both directions. Tensor[E]."""
+    """Draw a second holder for a share ``overlap`` of node pairs, alike for both directions: Tensor[E], −1: none."""
     if overlap == 0:
         return torch.full_like(owner, UNKNOWN)
     low, high = whole.edge_index.sort(dim=0).values
     keys, pair = torch.unique(low * whole.num_nodes + high, return_inverse=True)
     shared = torch.zeros(len(keys), dtype=torch.bool)
-    shared[_shuffled(torch.arange(len(keys)), generator)[: round(overlap * len(keys))]] = True
+    shared[_shuffle(torch.arange(len(keys)), generator)[: round(overlap * len(keys))]] = True
     further = 1 + torch.randint(holders - 1, (len(keys),), generator=generator)
     return torch.where(shared[pair], (owner + further[pair]) % holders, UNKNOWN)
 
 
 def deal_nodes(whole: PartyGraph, holders: int, generator: torch.Generator) -> Tensor:
-    """The holder of every node, Tensor[N]: even, also among the nodes of each mask; of graphs where it has several."""
+    """Deal nodes, or whole graphs if there are several, to holders evenly within each mask: Tensor[N] of indices."""
     home = torch.empty(whole.num_nodes, dtype=torch.int64)
     first = first_nodes(whole)
     heads = first == torch.arange(whole.num_nodes)
     for group in [*_masks(whole).values(), ~_in_mask(whole)]:
-        nodes = _shuffled((group & heads).nonzero().reshape(-1), generator)
+        nodes = _shuffle((group & heads).nonzero().reshape(-1), generator)
         home[nodes] = torch.arange(len(nodes)) % holders
     return home[first]
 
 
 def first_nodes(graph: PartyGraph) -> Tensor:
-    """Of every node the first of the same graph, Tensor[N]: itself where there is one graph alone to be divided."""
+    """Return the first node of each node's graph, Tensor[N]; without ``membership`` each node itself."""
     return torch.arange(graph.num_nodes) if graph.membership is None else first_of_graphs(graph.membership)
 
 
 def _deal_classes(whole: PartyGraph, holders: int, generator: torch.Generator) -> Tensor:
-    """The holder of every node in a mask by its class, −1 for the others: Tensor[N]."""
+    """Deal the nodes in a mask to holders by class, evenly: Tensor[N] of holders' indices, −1 for the others."""
     classes = whole.num_classes or 0
     home = torch.full((whole.num_nodes,), UNKNOWN)
     for label in range(classes):
@@ -497,13 +498,13 @@ def _deal_classes(whole: PartyGraph, holders: int, generator: torch.Generator) -
             among = torch.tensor([label * holders // classes])
         else:
             among = torch.tensor([holder for holder in range(holders) if holder * classes // holders == label])
-        nodes = _shuffled(((whole.labels == label) & _in_mask(whole)).nonzero().reshape(-1), generator)
+        nodes = _shuffle(((whole.labels == label) & _in_mask(whole)).nonzero().reshape(-1), generator)
         home[nodes] = among[torch.arange(len(nodes)) % len(among)]
     return home
 
 
-def _part(whole: PartyGraph, name: PartyId, known: Tensor, edges: Tensor, labelled: Tensor) -> HorizontalPart:
-    """One holder's part: the known nodes, the given edges between them, labels and masks of the labelled ones."""
+def _cut_part(whole: PartyGraph, name: PartyId, known: Tensor, edges: Tensor, labelled: Tensor) -> HorizontalPart:
+    """Cut out one holder's part: nodes ``known``, ``edges`` between them, labels and masks of nodes ``labelled``."""
     ids, own = known.nonzero().reshape(-1), whole.with_edges(edges)
     place = torch.full((whole.num_nodes,), UNKNOWN)
     place[ids] = torch.arange(len(ids))
@@ -529,15 +530,15 @@ def _in_mask(graph: PartyGraph) -> Tensor:
     return found
 
 
-def _shuffled(values: Tensor, generator: torch.Generator) -> Tensor:
+def _shuffle(values: Tensor, generator: torch.Generator) -> Tensor:
     return values[torch.randperm(len(values), generator=generator)]
 
 
 def oriented(edges: Tensor, seed: int) -> Tensor:
-    """Each pair of nodes once, whichever way and however often it is there, from one end to the other: int64 [2, P].
+    """Return each pair of different nodes in ``edges`` [2, E] once, in a direction drawn by a hash: int64 [2, P].
 
-    Of edges int64 [2, E] from a node to itself there is none. A hash of the seed and the pair, in the order of rows,
-    says where it points, which everybody can compute, and so nothing else that a holder has does.
+    The hash is of the seed and the two rows, lower first. Anybody can compute it, so directions and repetitions of a
+    holder's edges are not revealed.
     """
     low, high = edges.aminmax(dim=0)
     pairs, _ = pairs_once(torch.stack([low, high])[:, low != high])

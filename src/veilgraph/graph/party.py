@@ -49,7 +49,7 @@ def rows_between(features: Tensor, start: int, stop: int) -> Tensor:
 
 
 def pairs_once(edges: Tensor) -> tuple[Tensor, Tensor]:
-    """Each column of [2, E] numbers from 0 on once, in order: int64 [2, P], and which of them each is: [E].
+    """Return the distinct columns of int64 [2, E], all at least 0, sorted: [2, P]; and each column's index there: [E].
 
     A pair is sorted as one number, which takes a fortieth of the time of ``torch.unique`` over columns.
     """
@@ -81,7 +81,7 @@ def pack_ids(ids: Sequence[str], prefix: str = "") -> dict[str, Tensor]:
 
 
 def unpack_ids(tensors: Mapping[str, Tensor], prefix: str = "") -> list[str] | None:
-    """What ``pack_ids`` packed; None where there are no ids."""
+    """Decode the ids that ``pack_ids`` packed; None where there are none."""
     if prefix + _ENDS not in tensors:
         return None
     joined, ends = tensors[prefix + _BYTES].numpy().tobytes(), tensors[prefix + _ENDS].tolist()
@@ -91,8 +91,8 @@ def unpack_ids(tensors: Mapping[str, Tensor], prefix: str = "") -> list[str] | N
 def checked_ids(party: PartyId, ids: Iterable[Hashable] | Tensor | np.ndarray, nodes: int) -> list[str]:
     """A holder's ids as text, one for each of the N rows of its graph.
 
-    They may be anything that ``str`` tells apart, but fractional numbers, which pandas makes of a column with a gap. A
-    vector's numbers count as Python's. Raises ``DataError``: there are not N, one is no id, or is given twice.
+    An id is anything with a ``str`` of its own but None, bytes and fractional numbers, which pandas makes of a column
+    with a gap. Raises ``DataError``: there are not N, one is no id, or two are equal as text.
     """
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         refuse(party, "ids", f"{kind_of(ids)} must be one id for each row", "give a list, a tensor or an array")
@@ -175,7 +175,7 @@ class PartyGraph:
             return  # ``validate`` refuses it
         present = weight > 0
         if bool((present | (weight == 0)).all()) and not bool(present.all()):
-            for name, values in self._edges_at(present).items():
+            for name, values in self._select_edges(present).items():
                 object.__setattr__(self, name, values)
 
     @property
@@ -195,7 +195,7 @@ class PartyGraph:
 
     @property
     def label_fields(self) -> dict[str, Any]:
-        """Labels, masks and the number of classes, by name."""
+        """Labels, masks and the number of classes, by the names of their attributes; None where there is none."""
         return {name: getattr(self, name) for name in ("labels", *MASKS, "num_classes")}
 
     @property
@@ -214,7 +214,7 @@ class PartyGraph:
         return int(self.edge_index.shape[1])
 
     def most_edges_at_a_node(self) -> float:
-        """The largest number of edges into or out of a common node, between common nodes, or sum of their weights."""
+        """Return the largest in- or out-degree (with weights: their sum) in the subgraph of the common nodes."""
         part = self.common_part()
         weight = None if part.edge_weight is None else part.edge_weight.double()
         ends = (torch.bincount(each, weights=weight) for each in part.edge_index)
@@ -239,21 +239,20 @@ class PartyGraph:
 
     def with_edges(self, kept: Tensor) -> PartyGraph:
         """The same nodes with some of the edges; ``kept``: Tensor[E] bool, or places of edges in a new order."""
-        return replace(self, **self._edges_at(kept))
+        return replace(self, **self._select_edges(kept))
 
-    def _edges_at(self, kept: Tensor) -> dict[str, Any]:
+    def _select_edges(self, kept: Tensor) -> dict[str, Any]:
         named = {name: getattr(self, name) for name in _OF_EDGES if getattr(self, name) is not None}
         return {"edge_index": self.edge_index[:, kept], **{name: values[kept] for name, values in named.items()}}
 
     def merged(self) -> PartyGraph:
-        """The same graph with all edges alike, whatever their relations."""
+        """Return the graph without relations: all edges alike."""
         return replace(self, edge_relation=None, relations=())
 
     def validate(self) -> None:
-        """Check every rule a party's data must satisfy, once, where data come in; the ``DataError`` names what breaks
-        it.
+        """Check every rule that a party's data must satisfy; the ``DataError`` names what breaks one.
 
-        What is made of a checked graph is checked again for what making it can break alone.
+        It is called once, where data come in; what is derived from a checked graph is not checked whole again.
         """
         if self.is_checked:
             return
@@ -281,7 +280,7 @@ class PartyGraph:
                 refuse(party, name, f"{kind_of(value)} must be a whole number (int)", "give one, or leave it out")
 
     def check_split(self) -> None:
-        """Checks the labels and masks alone, as where a split was drawn anew; part of ``validate``."""
+        """Check labels or targets, masks and membership alone, as after a new split; part of ``validate``."""
         masks = {name: getattr(self, name) for name in MASKS}
         if self.targets is None:
             rules.check_labels(self.party, self.labels, masks, self.num_classes, self.num_nodes, self.common)
@@ -379,21 +378,21 @@ def load_party(path: Path) -> PartyGraph:
     """
     graph = _read_party(path)
     graph.validate()
-    return _checked(graph)
+    return _mark_checked(graph)
 
 
 def reload_party(path: Path) -> PartyGraph:
-    """Reads back a graph that the caller has itself checked and saved, as ``load_party`` and unchecked."""
-    return _checked(_read_party(path))
+    """Read a graph that the caller itself checked and saved, without validating it again."""
+    return _mark_checked(_read_party(path))
 
 
-def _checked(graph: PartyGraph) -> PartyGraph:
+def _mark_checked(graph: PartyGraph) -> PartyGraph:
     object.__setattr__(graph, "is_checked", True)
     return graph
 
 
 def _read_party(path: Path) -> PartyGraph:
-    metadata, tensors = _read(path)
+    metadata, tensors = _read_file(path)
     try:
         if "features" not in tensors:
             tensors["features"] = sparse_rows([tensors[name] for name in _SPARSE_PARTS], int(metadata["num_features"]))
@@ -412,7 +411,7 @@ def _read_party(path: Path) -> PartyGraph:
 
 def load_party_ids(path: Path) -> list[str] | None:
     """Reads the ids of a saved party graph's rows, checked; None where it was saved without."""
-    metadata, tensors = _read(path)
+    metadata, tensors = _read_file(path)
     try:
         ids = unpack_ids(tensors)
     except (KeyError, ValueError, RuntimeError) as error:
@@ -421,11 +420,11 @@ def load_party_ids(path: Path) -> list[str] | None:
 
 
 def saved_name(path: Path) -> PartyId:
-    """Under which name a party graph was saved, whatever a job calls its holder."""
-    return _read(path, names_alone=True)[0].get("party", "")
+    """Return the party name in a saved graph's file, or empty; a job may call its holder otherwise."""
+    return _read_file(path, names_alone=True)[0].get("party", "")
 
 
-def _read(path: Path, *, names_alone: bool = False) -> tuple[dict[str, str], dict[str, Any]]:
+def _read_file(path: Path, *, names_alone: bool = False) -> tuple[dict[str, str], dict[str, Any]]:
     if not path.is_file():
         raise DataError(f"{path}: there is no such party graph; give the path of a file that save_party wrote")
     unreadable = os_errors_as(DataError, f"{path}: cannot be read as a party graph", "save it anew", SafetensorError)
@@ -442,7 +441,7 @@ def _read(path: Path, *, names_alone: bool = False) -> tuple[dict[str, str], dic
 
 
 def find_only_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId | None) -> PartyId:
-    """Who is the label holder of graphs of which one alone may have labels; the job may name it."""
+    """Return the party of the only graph with labels; check the federation. ``label_holder``: who it must be."""
     holders = [graph.party for graph in graphs]
     check_names(holders)
     labelled = [graph.party for graph in graphs if graph.labels is not None]
@@ -457,7 +456,7 @@ def find_only_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId |
 def only_labelled(
     holders: Sequence[PartyId], labelled: Sequence[PartyId], label_holder: PartyId | None = None
 ) -> PartyId:
-    """The label holder of a job in which one holder alone has labels; refused where two have them, none or another."""
+    """Return the only holder with labels; ``DataError``: none, several, or another than ``label_holder`` has them."""
     key, way_out = "labels", "leave data.y and its masks (in tables: label) out at the others"
     if label_holder is not None:
         check_is_holder(label_holder, holders)
@@ -528,7 +527,7 @@ def check_aligned(counts: Mapping[PartyId, int]) -> None:
 
 
 def find_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId) -> PartyGraph:
-    """The graph of the holder that has the labels; refused where there is no such holder, or it has none."""
+    """Return the label holder's graph; ``DataError``: no graph is that holder's, or it has no labels."""
     check_is_holder(label_holder, [graph.party for graph in graphs])
     found = next(graph for graph in graphs if graph.party == label_holder)
     if found.labels is None:
@@ -539,7 +538,7 @@ def find_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId) -> Pa
 
 
 def check_is_holder(label_holder: PartyId, holders: Sequence[PartyId]) -> None:
-    """Refuses a label holder that is no holder."""
+    """Refuse a label holder that is not among the holders."""
     if label_holder not in holders:
         raise DataError(
             f"label_holder={label_holder!r} is not one of the holders {', '.join(holders)}; name one of them"

@@ -50,31 +50,31 @@ def _refuse_first(party: str, argument: str, wrong: Tensor, problem: Callable[[i
         refuse(party, argument, problem(int(wrong.nonzero()[0])), way_out)
 
 
-def _form(tensor: Tensor) -> str:
+def _type_and_shape(tensor: Tensor) -> str:
     return f"{tensor.dtype} {list(tensor.shape)}"
 
 
 def _check_vector(party: str, argument: str, values: Tensor, dtypes: str, length: int, way_out: str) -> None:
     """Refuse what is no vector of so many values of a type; ``dtypes``: a key of ``_DTYPES``."""
     if values.dtype not in _DTYPES[dtypes] or tuple(values.shape) != (length,):
-        refuse(party, argument, f"{_form(values)} must be {dtypes} [{length}]", way_out)
+        refuse(party, argument, f"{_type_and_shape(values)} must be {dtypes} [{length}]", way_out)
 
 
 def check_name(party: str) -> None:
-    """A name, and not the server's."""
+    """Refuse an empty name, and the server's."""
     if not party or party == SERVER:
         refuse(party, "party", f"a holder may be called neither '' nor {SERVER!r}", "rename it")
 
 
 def check_common(party: str, num_common: int, num_nodes: int) -> None:
-    """No more common nodes than nodes; 0 of a holder that has edges between others' nodes alone."""
+    """Refuse ``num_common`` outside 0..N; a holder with edges between others' nodes alone has 0."""
     if not 0 <= num_common <= num_nodes:
         problem = f"{num_common} must lie in 0..{num_nodes}, the number of nodes"
         refuse(party, "num_common", problem, "put the common nodes first and give their number")
 
 
 def check_shape(party: str, features: Tensor) -> None:
-    """Floating point, two-dimensional, at least one row and column."""
+    """Refuse features that are not strided or CSR, float32 or float64, [N, F] with N and F at least 1."""
     if features.layout not in (torch.strided, torch.sparse_csr):
         refuse(party, "features", f"layout {features.layout} is neither strided nor sparse_csr", "convert them")
     if features.dtype not in FEATURE_DTYPES:
@@ -89,7 +89,7 @@ def check_shape(party: str, features: Tensor) -> None:
 
 
 def check_features(party: str, features: Tensor) -> None:
-    """Of a shape as ``check_shape`` has it, and finite everywhere."""
+    """Refuse what ``check_shape`` refuses, damaged sparse indices, and values that are not finite."""
     check_shape(party, features)
     values = features
     if is_sparse := features.layout == torch.sparse_csr:
@@ -111,9 +111,9 @@ def check_features(party: str, features: Tensor) -> None:
 
 
 def check_edges(party: str, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> None:
-    """Existing nodes only; finite weights ≥ 0, one per edge."""
+    """Refuse edges that are not int64 [2, E] of nodes 0..N−1, and weights that are not [E], finite and at least 0."""
     if edge_index.dtype != torch.int64 or edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        problem = f"{_form(edge_index)} must be whole numbers [2, edges]"
+        problem = f"{_type_and_shape(edge_index)} must be whole numbers [2, edges]"
         refuse(party, "edge_index", problem, "give source and target rows")
     _refuse_first(
         party,
@@ -136,12 +136,12 @@ def check_edges(party: str, edge_index: Tensor, edge_weight: Tensor | None, num_
 
 
 def check_edge_features(party: str, edge_features: Tensor | None, num_edges: int) -> None:
-    """Finite floating point columns, one row per edge."""
+    """Refuse features of edges that are not finite floating point [E, F_e], with a column at least."""
     if edge_features is None:
         return
     shape = edge_features.shape
     if not edge_features.is_floating_point() or len(shape) != 2 or shape[0] != num_edges or not shape[1]:
-        problem = f"{_form(edge_features)} must be floating point [{num_edges}, columns]"
+        problem = f"{_type_and_shape(edge_features)} must be floating point [{num_edges}, columns]"
         refuse(party, "edge_features", problem, "give one row per edge, or none at all")
     wrong = ~torch.isfinite(edge_features).all(dim=1)
     problem_at = "edge {} has a value that is not finite".format
@@ -156,7 +156,10 @@ def check_labels(
     num_nodes: int,
     num_common: int,
 ) -> None:
-    """Labels in −1..num_classes−1; disjoint masks over labelled nodes; common training and validation nodes exist."""
+    """Refuse labels outside −1..num_classes−1, and masks without labels, that overlap or hold unlabelled nodes.
+
+    One training and one validation node at least must be common to all holders.
+    """
     if labels is None:
         for name, mask in masks.items():
             if mask is not None:
@@ -177,7 +180,7 @@ def check_labels(
 
 
 def check_targets(party: str, targets: Tensor, masks: Mapping[str, Tensor | None], num_nodes: int) -> None:
-    """Finite numbers, or NaN where unknown; masks over known ones, as of labels."""
+    """Refuse targets that are not floating point [N], finite or NaN (unknown), and masks as for labels."""
     way_out = "give one number per node, NaN where unknown"
     _check_vector(party, "targets", targets, "floating point", num_nodes, way_out)
 
@@ -210,7 +213,7 @@ def _check_masks(party: str, known: Tensor, masks: Mapping[str, Tensor | None], 
 
 
 def first_of_graphs(membership: Tensor) -> Tensor:
-    """Of every node the first node of the same graph: Tensor[N] int64."""
+    """Return the first node of each node's graph: Tensor[N] int64."""
     nodes = len(membership)
     _, place = torch.unique(membership, return_inverse=True)
     first = torch.full((int(place.max()) + 1,), nodes).scatter_reduce(0, place, torch.arange(nodes), "amin")
@@ -218,9 +221,9 @@ def first_of_graphs(membership: Tensor) -> Tensor:
 
 
 def check_membership(party: str, membership: Tensor, values: Mapping[str, Tensor | None], edge_index: Tensor) -> None:
-    """A whole number of every node; edges within graphs; nodes of one graph agree on ``values``, of the graph."""
+    """Refuse graph numbers that are not int64 [N] ≥ 0, edges between graphs, and ``values`` that differ in a graph."""
     if membership.dtype != torch.int64 or membership.dim() != 1 or bool((membership < 0).any()):
-        problem = f"{_form(membership)} must be int64 [{membership.numel()}] of at least 0"
+        problem = f"{_type_and_shape(membership)} must be int64 [{membership.numel()}] of at least 0"
         refuse(party, "membership", problem, "number the graphs")
     graphs = membership[edge_index]
 
@@ -257,12 +260,12 @@ EVERY: Final = Relation("edges")
 
 
 def are_told_apart(relations: Sequence[Relation]) -> bool:
-    """Whether a graph keeps which edge is of which: there are two or more, or one does not reach as far as any."""
+    """Whether a graph must keep each edge's relation: there are two or more, or one has limited hops."""
     return len(relations) > 1 or any(relation.hops is not None for relation in relations)
 
 
 def check_relations(party: str, relations: object, edge_relation: Tensor | None, num_edges: int) -> None:
-    """Names that differ, hops from 0 to ``MOST_HOPS``, and of every edge which relation it is of."""
+    """Refuse empty or equal names, hops not in 0..``MOST_HOPS``, and ``edge_relation`` that is no index [E] of them."""
     if not isinstance(relations, tuple) or not all(isinstance(each, Relation) for each in relations):
         refuse(party, "relations", f"{kind_of(relations)} must be a tuple of Relation", "give one, or leave it out")
     if len(relations) > _MOST_RELATIONS:
@@ -293,12 +296,12 @@ def check_relations(party: str, relations: object, edge_relation: Tensor | None,
 
 
 def packed(relations: Sequence[Relation]) -> str:
-    """As JSON."""
+    """Serialise relations as JSON."""
     return json.dumps([asdict(relation) for relation in relations])
 
 
 def unpacked(text: str) -> tuple[Relation, ...]:
-    """The inverse of ``packed``; raises ``ValueError`` for anything else."""
+    """Parse what ``packed`` serialised; ``ValueError`` for anything else."""
     try:
         return tuple(Relation(**each) for each in json.loads(text))
     except TypeError as error:
@@ -320,7 +323,7 @@ def _way_to_data(given: object) -> str:
 
 
 def check_is_data(party: PartyId, data: object) -> pyg.Data:
-    """``Data`` of one kind of nodes, whose masks and weights are tensors; anything else is refused."""
+    """Return ``data``; refuse all but PyG's ``Data``, and masks or edge columns that are no tensors."""
     if not isinstance(data, pyg.Data):
         refuse(party, "data", f"{kind_of(data)} must be PyTorch Geometric's Data", _way_to_data(data))
     for name in ("edge_weight", "edge_attr", *MASKS):
@@ -331,7 +334,7 @@ def check_is_data(party: PartyId, data: object) -> pyg.Data:
 
 
 def features_of(party: PartyId, data: pyg.Data) -> Tensor:
-    """``x``: strided or ``torch.sparse_csr``, of floating point."""
+    """Return ``x`` as strided or ``torch.sparse_csr``, float32 unless it is float64; refuse what is no tensor."""
     x = data.x
     if not isinstance(x, Tensor):
         refuse(party, "data.x", f"{kind_of(x)} must be a tensor of features", "give one row per node")
@@ -353,7 +356,7 @@ def labels_of(party: PartyId, data: pyg.Data) -> Tensor | None:
 
 
 def classes_of(party: PartyId, data: pyg.Data, labels: Tensor | None) -> int | None:
-    """How many classes there are: ``num_classes`` where it is given, else the largest label plus one.
+    """Return the number of classes: ``num_classes`` where it is given, else the largest label plus one.
 
     The latter tells a node's label where it alone has the largest.
     """
@@ -390,7 +393,7 @@ def membership_of(party: PartyId, data: pyg.Data) -> Tensor | None:
 
 
 def of_nodes(party: PartyId, data: pyg.Data, membership: Tensor | None) -> pyg.Data:
-    """``data`` with ``y`` and masks of nodes, where they are of graphs as ``batch`` numbers them; else itself."""
+    """Expand ``y`` and masks that have a value per graph to one per node, by ``membership``; else return ``data``."""
     if membership is None:
         return data
     names = [name for name in ("y", *MASKS) if isinstance(data.get(name), Tensor)]
@@ -404,8 +407,8 @@ def of_nodes(party: PartyId, data: pyg.Data, membership: Tensor | None) -> pyg.D
 
 
 def edge_columns_of(party: PartyId, data: pyg.Data | storage.EdgeStorage) -> tuple[Tensor | None, Tensor | None]:
-    """The edges' weights [E] and features [E, F_e]; ``edge_attr`` of one number is the weight without another."""
-    weight, features = (_numbers(data.get(name)) for name in ("edge_weight", "edge_attr"))
+    """Return edges' weights [E] and features [E, F_e]; ``edge_attr`` of one column is the weight if that is missing."""
+    weight, features = (_as_floats(data.get(name)) for name in ("edge_weight", "edge_attr"))
     for name, values, most in (("edge_weight", weight, 1), ("edge_attr", features, None)):
         if values is not None and (values.dim() not in (1, 2) or (most and values.numel() != len(values))):
             wanted = "one number per edge" if most else "one row of numbers per edge"
@@ -418,7 +421,7 @@ def edge_columns_of(party: PartyId, data: pyg.Data | storage.EdgeStorage) -> tup
     )
 
 
-def _numbers(values: Tensor | None) -> Tensor | None:
+def _as_floats(values: Tensor | None) -> Tensor | None:
     if values is None:
         return None
     values = values.detach()
@@ -426,8 +429,7 @@ def _numbers(values: Tensor | None) -> Tensor | None:
 
 
 def of_one_kind(party: PartyId, given: object) -> tuple[object, tuple[Relation, ...], Tensor | None]:
-    """A ``HeteroData`` as ``Data`` of its common nodes, its relations, and Tensor[E] of their places; others as they
-    are.
+    """Reduce a ``HeteroData`` to ``Data`` of its common nodes, relations, and each edge's, [E]; return others as is.
 
     The common nodes are those of the type that ``given.common`` names, or of the only type, the only one with ``x``, or
     the only one with ``y``. Every type of edges between two of them is a relation, called by the middle of its three
@@ -446,8 +448,8 @@ def of_one_kind(party: PartyId, given: object) -> tuple[object, tuple[Relation, 
             problem = f"{edge} leads to other nodes than {kind!r}, of which a holder's graph is"
             refuse(party, "data.edge_types", problem, way_out)
     stores = {edge: given[edge] for edge in given.edge_types}
-    index = [_edge_index(party, edge, store) for edge, store in stores.items()]
-    weights = [_weight(party, edge, store) for edge, store in stores.items()]
+    index = [_check_edge_index(party, edge, store) for edge, store in stores.items()]
+    weights = [_relation_weight(party, edge, store) for edge, store in stores.items()]
     data = pyg.Data(**given[kind].to_dict())
     data.edge_index = torch.cat([torch.empty(2, 0, dtype=torch.int64), *index], dim=1)
     if any(weight is not None for weight in weights):
@@ -461,7 +463,7 @@ def of_one_kind(party: PartyId, given: object) -> tuple[object, tuple[Relation, 
 
 
 def _common_kind(party: PartyId, data: pyg.HeteroData) -> str:
-    """The type of the nodes that all holders know."""
+    """Return the node type that all holders know: named, or the only one, or the only one with ``x``, or with ``y``."""
     kinds = list(data.node_types)
     named = getattr(data, "common", None)
     if named is not None:
@@ -478,7 +480,7 @@ def _common_kind(party: PartyId, data: pyg.HeteroData) -> str:
     refuse(party, "data", problem, f"name it: data.common = {kinds[0] if kinds else 'customer'!r}")
 
 
-def _edge_index(party: PartyId, edge: tuple[str, str, str], store: storage.EdgeStorage) -> Tensor:
+def _check_edge_index(party: PartyId, edge: tuple[str, str, str], store: storage.EdgeStorage) -> Tensor:
     index: Any = store.get("edge_index")
     is_pairs = isinstance(index, Tensor) and index.dim() == 2 and index.shape[0] == 2
     if not is_pairs or index.dtype not in (*INTEGERS, torch.int64):
@@ -488,8 +490,8 @@ def _edge_index(party: PartyId, edge: tuple[str, str, str], store: storage.EdgeS
     return index.long()  # type: ignore[no-any-return]
 
 
-def _weight(party: PartyId, edge: tuple[str, str, str], store: storage.EdgeStorage) -> Tensor | None:
-    """One number per edge, Tensor[E]; None where there is none."""
+def _relation_weight(party: PartyId, edge: tuple[str, str, str], store: storage.EdgeStorage) -> Tensor | None:
+    """Return a relation's edge weights, Tensor[E], or None; refuse two columns, or one that is not [E]."""
     count = store["edge_index"].shape[1]
     for name in ("edge_weight", "edge_attr"):
         value: Any = store.get(name)

@@ -87,7 +87,7 @@ def _checked_holders(value: object) -> object:
 
 
 def _read_made(said: object, info: ValidationInfo) -> Settings | None:
-    """``made``, held to the settings of another package's data set; ours are not loaded for it."""
+    """Validate ``data.made`` by the settings of another package's data set; refuse it for one without settings."""
     dataset = info.data.get("dataset")
     ours = (*DATASETS.own, *DESCRIBED)
     kind = DATASETS[dataset].settings if isinstance(dataset, str) and dataset not in ours else None
@@ -102,7 +102,7 @@ def _read_made(said: object, info: ValidationInfo) -> Settings | None:
 
 
 def _read_described(said: object, info: ValidationInfo) -> Settings | None:
-    """A key of ``DESCRIBED``, held to the settings of its data set; it may be of another than the job names."""
+    """Validate a key of ``DESCRIBED`` by the settings of its data set, whichever data set the job names."""
     if said is None or isinstance(said, Settings):
         return said
     dataset = next(name for name, key in DESCRIBED.items() if key == info.field_name)
@@ -163,7 +163,7 @@ class DataSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _spell_out(cls, data: object) -> object:
-        """What follows from the rest is part of the job, so that it stays the same graph of as many holders."""
+        """Write out what follows from other keys (holders, dataset, its description), so that defaults may change."""
         if not isinstance(data, dict):
             return data
         found = dict(data)
@@ -197,7 +197,7 @@ class DataSettings(Settings):
                     f"{described} describes the graph of dataset={dataset!r}, and dataset is {self.dataset!r}; leave "
                     f"{described} out"
                 )
-        self._check_brought()
+        self._check_one_source()
         if SERVER in self.names:
             raise ValueError(f"a holder may not be called {SERVER!r}: that is the server's name; rename it")
         if self.label_holder is not None and self.label_holder not in self.names:
@@ -207,7 +207,7 @@ class DataSettings(Settings):
             )
         return self
 
-    def _check_brought(self) -> None:
+    def _check_one_source(self) -> None:
         named = {"holders": self.holders if isinstance(self.holders, tuple) else None}
         brought = {
             key: each
@@ -254,5 +254,5 @@ class DataSettings(Settings):
 
     @property
     def label_party(self) -> PartyId:
-        """Name of the holder that has the labels."""
+        """Name of the label holder; by default the first holder."""
         return self.label_holder or self.names[0]

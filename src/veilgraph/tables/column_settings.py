@@ -85,7 +85,7 @@ class FormatSettings(Settings):
     """column → how its numbers are written, where it is not as decimal says"""
 
     def check_format(self, file: Path) -> None:
-        """Refuses, by ``ValueError``, what is about CSV for another file."""
+        """Raise ``ValueError`` if ``delimiter`` or ``encoding`` is set for a Parquet file."""
         for key in ("delimiter", "encoding"):
             if is_parquet(file) and getattr(self, key) is not None:
                 raise ValueError(f"{key}={getattr(self, key)!r} is for CSV, and {file} is Parquet; leave it out")
@@ -147,7 +147,7 @@ def _moment(value: object) -> object:
     return value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
 
 
-def _check_format(value: str) -> str:
+def _check_time_format(value: str) -> str:
     if "%" not in value:
         raise ValueError("is no format of strptime; write it as in %d.%m.%Y or %m/%d/%Y %H:%M")
     return value
@@ -158,7 +158,7 @@ Moment = Annotated[
 ]
 """A date or a time; with a zone, its UTC."""
 
-_OneFormat = Annotated[str, AfterValidator(_check_format)]
+_OneFormat = Annotated[str, AfterValidator(_check_time_format)]
 TimeFormat = _OneFormat | Annotated[tuple[_OneFormat, ...], Field(min_length=2)]
 """Strptime's format of text, or several: a value is of the first that fits."""
 
@@ -185,7 +185,7 @@ class DateSettings(Settings):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns that a date becomes, in order."""
+        """Names of the columns that a date becomes, in order; a cyclic part has a sine and a cosine."""
         numbers = [name for name, moment in (("days", self.days_since), ("age", self.age_at)) if moment is not None]
         pairs = [[f"{part} sin", f"{part} cos"] if part in CYCLES else [part] for part in self.parts]
         return (*numbers, *(name for pair in pairs for name in pair))
@@ -199,7 +199,7 @@ _LARGEST: Final = 3.4028234663852886e38  # of float32, in which numbers of table
 
 
 def _as_text(value: object) -> object:
-    """Values of a table are compared as text, so a number or a boolean in a setting is its text too."""
+    """Turn an integer or boolean of a setting into text, as a table's values are compared as text."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int) else value
@@ -210,7 +210,7 @@ def _as_list(value: object) -> object:
 
 
 def check_distinct(values: tuple[str, ...]) -> tuple[str, ...]:
-    """The values, each of which is given once, white space at its ends aside."""
+    """Return the values; ``ValueError`` if two are equal but for white space at the ends."""
     plain = [value.strip() for value in values]
     twice = next((value for index, value in enumerate(values) if plain[index] in plain[:index]), None)
     if twice is not None:
@@ -246,7 +246,7 @@ class ScaleSettings(Settings):
         return self
 
 
-def _as_scale(value: object) -> object:
+def _check_scale_range(value: object) -> object:
     if value is None or isinstance(value, dict | ScaleSettings):
         return value
     raise ValueError(
@@ -263,7 +263,7 @@ class NumericFeatures(Settings):
     """a missing value stops, or becomes 0, the mean of the training table (horizontal: of all holders' training
     tables), or this number
     """
-    scale: Annotated[ScaleSettings | None, BeforeValidator(_as_scale)] = None
+    scale: Annotated[ScaleSettings | None, BeforeValidator(_check_scale_range)] = None
     """a declared range, which becomes [0, 1]: a value outside it, or a mean that fills one in, is cut to it; null: as
     it is
     """
@@ -359,7 +359,7 @@ _KINDS: Final = (
 """What an entry of a kind has, besides numbers."""
 
 
-def _feature_kind(value: object) -> str:
+def _feature_tag(value: object) -> str:
     if isinstance(value, dict):
         return next((tag for key, _, tag in _KINDS if key in value), "(numeric)")
     return next((tag for _, kind, tag in _KINDS if isinstance(value, kind)), "(numeric)")
@@ -370,7 +370,7 @@ Features = Annotated[
     | Annotated[BooleanFeatures, Tag("(boolean)")]
     | Annotated[DateFeatures, Tag("(date)")]
     | Annotated[CategoricalFeatures, Tag("(categorical)")],
-    Discriminator(_feature_kind),
+    Discriminator(_feature_tag),
 ]
 
 
@@ -386,7 +386,7 @@ def beyond_own_row(
     for place, feature in enumerate(features):
         if not (isinstance(feature.missing, float) or feature.missing in _DECLARED):
             reasons.append(
-                f"{_entry(place, feature.columns, named=named)}: missing={feature.missing} is computed from all rows; "
+                f"{_label(place, feature.columns, named=named)}: missing={feature.missing} is computed from all rows; "
                 "set missing to a number, zero or error"
             )
     if scaling not in ("none", "row", "length"):
@@ -398,9 +398,9 @@ def beyond_own_row(
 
 
 def scaled_twice(features: Sequence[NumericFeatures | CategoricalFeatures], scaling: str, *, named: bool = True) -> str:
-    """Why declared ranges do not go with a job's scaling; empty where they do. Arguments as for ``beyond_own_row``."""
+    """Return why ``standard`` scaling after declared ranges is refused, else empty; ``named`` shows columns' names."""
     declared = [
-        _entry(place, feature.columns, named=named)
+        _label(place, feature.columns, named=named)
         for place, feature in enumerate(features)
         if isinstance(feature, NumericFeatures) and feature.scale is not None
     ]
@@ -421,6 +421,6 @@ def declared_values(features: Sequence[NumericFeatures | CategoricalFeatures]) -
     return min([0.0, *fills]), max([1.0, *fills])
 
 
-def _entry(place: int, columns: Sequence[str], *, named: bool) -> str:
+def _label(place: int, columns: Sequence[str], *, named: bool) -> str:
     rest = f" and {len(columns) - 1} more" if len(columns) > 1 else ""
     return f"nodes.features.{place}" + (f" (column {columns[0]!r}{rest})" if named else "")

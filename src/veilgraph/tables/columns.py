@@ -41,8 +41,8 @@ _WAYS: Final[Mapping[str, Callable[[str], str]]] = {
 
 
 def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
-    """Every holder's match rate, by its ids written alike, in one place, and what keeps ids apart; or empty."""
-    common = _common(ids.values())
+    """Return a sentence on how many of each holder's ``ids`` all holders have, and one on why few are, or empty."""
+    common = _count_common(ids.values())
     each = ", ".join(f"{name} {common:,} of {len(own):,} ({common / len(own):.0%})" for name, own in ids.items())
     said = f"ids that are common to all holders: {each}"
     least = min(common / len(own) for own in ids.values())
@@ -50,7 +50,7 @@ def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
         return said, ""
     found = {way: [{*map(change, own)} for own in ids.values()] for way, change in _WAYS.items()}
     counts = {
-        way: _common(sets)
+        way: _count_common(sets)
         for way, sets in found.items()
         if all(len(some) >= _APART * len(own) for some, own in zip(sets, ids.values(), strict=True))
     }
@@ -65,20 +65,20 @@ def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
     return said, f"{few} of a holder's ids are common to all: {why}"
 
 
-def _common(ids: Iterable[Iterable[str]]) -> int:
+def _count_common(ids: Iterable[Iterable[str]]) -> int:
     return len(set.intersection(*map(set, ids)))
 
 
 def match_rate(common: int, ids: Sequence[str], spelling: IdSettings) -> tuple[str, bool]:
-    """What a holder is told of its match rate, by so many ``common`` ids of its own, and whether it is a warning."""
+    """Return a sentence on a holder's share of ``common`` ids, with hints below 80 %, and whether it is a warning."""
     text = f"{common:,} of {len(ids):,} own ids ({common / len(ids):.0%}) are common to all holders"
     if common >= _ENOUGH * len(ids):
         return text, False
-    hints = "; ".join(_hints(ids, spelling))
+    hints = "; ".join(_spelling_hints(ids, spelling))
     return f"{text}, and less than {_ENOUGH:.0%} is rarely meant. Compare how holders write ids: {hints}", True
 
 
-def _hints(ids: Sequence[str], spelling: IdSettings) -> Iterator[str]:
+def _spelling_hints(ids: Sequence[str], spelling: IdSettings) -> Iterator[str]:
     if not spelling.unpadded and all(each.isdecimal() for each in ids):
         zeros = any(each[0] == "0" and len(each) > 1 for each in ids)
         yield (
@@ -107,7 +107,7 @@ _FIRST_COLUMN: Final = 3
 
 @dataclass(frozen=True)
 class EdgeColumn:
-    """A column of numbers of edges, as holders compare it."""
+    """A feature column of edges, which holders compare."""
 
     feature: WeightSettings
 
@@ -126,16 +126,16 @@ def edge_columns(edges: Sequence[EdgeSettings]) -> list[EdgeColumn]:
 
 
 def predicted(nodes: NodeSettings) -> object:
-    """What a table says is predicted, as ``column_hashes`` takes it: classes, a column of numbers, or None."""
+    """Return what is predicted, for ``column_hashes``: the list of classes, ``{"target": column}``, or None."""
     if nodes.target is not None:
         return {"target": nodes.target}
     return None if nodes.label is None else list(nodes.label.classes)
 
 
 def split_hash(nodes: NodeSettings, session: str) -> bytes:
-    """HMAC-SHA256 of a session under the key of a random split, cut to 16 bytes; zeros of a split that is not random.
+    """HMAC-SHA256 of ``session``, seed and fractions under a random split's key, cut to 16 bytes; zeros: not random.
 
-    Splits without a key have one hash. ``session`` is new each time: nobody can prepare a list of guesses.
+    Splits without a key all have one hash. ``session`` is new each time, so that nobody can precompute guesses.
     """
     split = nodes.split
     if not isinstance(split, SplitFractions):
@@ -147,10 +147,10 @@ def split_hash(nodes: NodeSettings, session: str) -> bytes:
 def column_hashes(
     columns: Sequence[Compared], classes: object, fitted: FeatureEncoding | None, split: bytes | None = None
 ) -> list[bytes]:
-    """SHA-256, cut to 16 bytes, of the classes, of what an earlier fit gave, and of every column with its settings.
+    """Return hashes of the classes, the earlier fit, the split, and each column with its settings: 16 bytes each.
 
-    Columns of nodes come before those of edges; ``classes`` as ``predicted`` says, then ``split`` as ``split_hash``.
-    The hash of None is zeros.
+    Columns of nodes come before those of edges; ``classes`` is ``predicted``'s, ``split`` already ``split_hash``'s.
+    Hashes are SHA-256, and zeros where there is None.
     """
     numbers = () if fitted is None else (*fitted.fills, *fitted.means, *fitted.deviations)
     return [
@@ -164,7 +164,7 @@ def column_hashes(
 def check_same_columns(
     party: PartyId, columns: Sequence[Compared], mine: Sequence[bytes], other: PartyId, theirs: Sequence[bytes]
 ) -> None:
-    """Refuses columns, classes, an earlier fit or the key of a split that differ from another holder's."""
+    """Refuse another holder's ``column_hashes`` if columns, classes, the earlier fit or the split's key differ."""
     if len(mine) != len(theirs):
         raise DataError(
             f"{other} has {len(theirs) - _FIRST_COLUMN} feature columns and {party} {len(columns)}; all "
@@ -198,7 +198,7 @@ def check_same_columns(
 
 
 def in_order(columns: Sequence[FeatureColumn], mine: Sequence[bytes], first: Sequence[bytes]) -> list[FeatureColumn]:
-    """A holder's columns of nodes in the order of another that has the same; both ``column_hashes``."""
+    """Put a holder's node columns into another's order; ``mine`` and ``first``: the ``column_hashes`` of both."""
     found = dict(zip(mine[_FIRST_COLUMN:], columns, strict=False))  # behind them are those of edges
     return [found[each] for each in first[_FIRST_COLUMN : _FIRST_COLUMN + len(columns)]]
 

@@ -31,7 +31,7 @@ from veilgraph.tables.source import MISSING, OTHER, Codes, Floats
 FAR: Final = 256.0
 """A single feature of this size takes h^0 to about half of what the ring holds, with a few columns and width 64."""
 SPLITS = ("train", "val", "test")
-_LEAKS: Final = 0.98  # area under the curve of one column alone that nothing known beforehand has
+_LEAK_AUC: Final = 0.98  # area under the curve of one column alone that nothing known beforehand has
 _FEWEST: Final = 10
 """Nodes of a class, and of the others, that an area is computed from; and of a category that counts by itself."""
 _FEW: Final = 2  # A column of fewer different values says too little of degrees
@@ -80,12 +80,12 @@ class EdgeDescription:
     """Of its nodes, or of others' where it has none, the one with the most of these pairs, and how many these are."""
 
     def across_in(self, holders: Collection[PartyId]) -> int:
-        """How many rows join nodes of different holders, both of them among some."""
+        """Count the rows that join nodes of two different holders, both among ``holders``."""
         found = ((source, target, count) for source, row in self.between.items() for target, count in row.items())
         return sum(count for source, target, count in found if source != target and {source, target} <= {*holders})
 
     def named(self) -> dict[PartyId, int]:
-        """Every holder of an end of the rows that go across → how many of them name it, the most named first."""
+        """Count the rows between two different holders by each holder that they name, most first."""
         found = Counter[PartyId]()
         for source, row in self.between.items():
             for target, count in row.items():
@@ -112,7 +112,7 @@ class NumericDescription:
 
     @property
     def is_far(self) -> bool:
-        """Whether a feature of it, unscaled, is so large that h^0 may leave the ring of ``collaborative``."""
+        """Whether a value exceeds ``FAR`` without a declared range, so that h^0 may overflow the ring unscaled."""
         ends = (abs(end) for end in (self.minimum, self.maximum) if end is not None)
         return not self.ranges and max(ends, default=0.0) > FAR
 
@@ -190,7 +190,7 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
         files.append(
             FileDescription(edge_settings.file, str(read.form), int(read.rows.sum()) + read.other + read.outside)
         )
-        _count_degrees(read, incoming, outgoing)
+        _add_degrees(read, incoming, outgoing)
     encoding = fit_encoding(table, "none")
     shape = table.num_nodes, encoding.num_features
     nonzeros = count_nonzeros(table, encoding)
@@ -206,28 +206,28 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
         else (0, 0.0, 0),
         isolated=int(((incoming == 0) & (outgoing == 0)).sum()),
         features=tuple(map(_describe_column, table.columns, table.values)),
-        classes=None if label is None or table.labels is None else _count(table.labels, label.classes),
+        classes=None if label is None or table.labels is None else _count_by_name(table.labels, label.classes),
         unlabelled=table.num_nodes if table.labels is None else int((table.labels == MISSING).sum()),
-        splits=None if table.splits is None else _count(table.splits, SPLITS),
+        splits=None if table.splits is None else _count_by_name(table.splits, SPLITS),
         num_features=encoding.num_features,
         sparse=sparse,
         feature_bytes=12 * nonzeros + 8 * (table.num_nodes + 1) if sparse else 4 * shape[0] * shape[1],
         beyond_own_row=tuple(beyond_own_row(settings.nodes.features)),
         target=None if table.targets is None else _describe_numbers(settings.nodes.target or "", table.targets),
-        from_edges=tuple(_made_of_edges(settings, table, (incoming, outgoing))),
+        from_edges=tuple(_columns_like_degrees(settings, table, (incoming, outgoing))),
         used=len(used),
         left_out=tuple(each for each in other_columns(settings, base) if each not in used),
-        leaks={} if table.labels is None else dict(_leaks(table, table.labels)),
+        leaks={} if table.labels is None else dict(_leaking_columns(table, table.labels)),
         graphs=None if table.graphs is None else len(np.unique(table.graphs)),
         files=tuple(files),
         split_classes=None
         if label is None or table.labels is None or table.splits is None
-        else {name: _count(table.labels[table.splits == at], label.classes) for at, name in enumerate(SPLITS)},
+        else {name: _count_by_name(table.labels[table.splits == at], label.classes) for at, name in enumerate(SPLITS)},
     )
 
 
 def columns_used(used: int, left_out: Mapping[str, str]) -> str:
-    """How many columns are features, and why the others are none, in one line; ``left_out``: each of these → why."""
+    """Say in one line how many columns are features, and why others are not; ``left_out``: column → reason."""
     reasons = dict[str, list[str]]()
     for name, why in left_out.items():
         reasons.setdefault(why, []).append(name)
@@ -235,8 +235,8 @@ def columns_used(used: int, left_out: Mapping[str, str]) -> str:
     return f"{used} of {used + len(left_out)} columns used" + (f"; left out: {said}" if said else "")
 
 
-def _made_of_edges(settings: TableSettings, table: NodeTable, degrees: tuple[Counts, Counts]) -> Iterator[str]:
-    """Yield features whose ranks correlate with numbers of edges, in, out or both, by 0.8 or more."""
+def _columns_like_degrees(settings: TableSettings, table: NodeTable, degrees: tuple[Counts, Counts]) -> Iterator[str]:
+    """Yield numeric columns whose rank correlation with a degree is 0.8 or more, and not said to be made of edges."""
     from scipy.stats import rankdata  # noqa: PLC0415 - slow to import, and few commands describe tables
 
     counts = [rankdata(each) for each in (*degrees, degrees[0] + degrees[1]) if len(np.unique(each)) > 1]
@@ -252,8 +252,8 @@ def _made_of_edges(settings: TableSettings, table: NodeTable, degrees: tuple[Cou
             yield column.title
 
 
-def _leaks(table: NodeTable, labels: Codes) -> Iterator[tuple[str, float]]:
-    """Yield features by which alone a class is told from all others, with the area under the curve."""
+def _leaking_columns(table: NodeTable, labels: Codes) -> Iterator[tuple[str, float]]:
+    """Yield columns that alone separate a class from all others with an AUC above 0.98, and that AUC."""
     from scipy.stats import rankdata  # noqa: PLC0415 - as above
 
     known = labels != MISSING
@@ -267,14 +267,14 @@ def _leaks(table: NodeTable, labels: Codes) -> Iterator[tuple[str, float]]:
             own = sizes[judged]
             areas = (sums - own * (own + 1) / 2) / (own * (len(classes) - own))
             largest = max([largest, *areas, *(1 - areas)])
-        if largest > _LEAKS:
+        if largest > _LEAK_AUC:
             yield column.title, largest
 
 
 def _scores(
     column: FeatureColumn, values: Floats | Codes, classes: Codes, judged: Counts
 ) -> Iterator[NDArray[np.floating]]:
-    """Yield what ranks nodes by a column: its numbers, with no value below or above; or a class's share by category."""
+    """Yield scores [n] of nodes by a column: numbers, missing ones as ±∞; or each judged class's share by category."""
     if isinstance(column.feature, NumericFeatures):
         unknown = np.isnan(values)
         yield np.where(unknown, -np.inf, values)
@@ -326,7 +326,7 @@ _Counted = tuple[_ByHolders, _ByHolders, tuple[str, int]]
 
 
 def _count_by_holders(table: EdgeTable, nodes: NodeTable, elsewhere: Elsewhere) -> _Counted:
-    """Rows with an end at another holder, and distinct pairs, by both ends' holders; the node with most pairs."""
+    """Count rows with an end elsewhere, and distinct node pairs, by both ends' holders; find the node in most pairs."""
     others, place = np.unique([name.split("/", 1)[0] for name in elsewhere.ids], return_inverse=True)
     names = [elsewhere.party, *map(str, others)]
     home = np.concatenate([np.zeros(nodes.num_nodes, np.int64), 1 + place.astype(np.int64)])
@@ -357,7 +357,7 @@ def _count_duplicates(source: Codes, target: Codes, directed: bool) -> int:
     return int((pairs[1:] == pairs[:-1]).sum())
 
 
-def _count_degrees(table: EdgeTable, incoming: Counts, outgoing: Counts) -> None:
+def _add_degrees(table: EdgeTable, incoming: Counts, outgoing: Counts) -> None:
     nodes = len(incoming)
     targets, sources = (np.bincount(end, minlength=nodes)[:nodes] for end in (table.target, table.source))
     incoming += targets
@@ -371,7 +371,7 @@ def _count_degrees(table: EdgeTable, incoming: Counts, outgoing: Counts) -> None
 def _describe_column(column: FeatureColumn, values: Floats | Codes) -> NumericDescription | CategoricalDescription:
     if not isinstance(column.feature, NumericFeatures):
         missing, other = int((values == MISSING).sum()), int((values == OTHER).sum())
-        counts = _count(values.astype(np.int32, copy=False), column.feature.categories)
+        counts = _count_by_name(values.astype(np.int32, copy=False), column.feature.categories)
         return CategoricalDescription(column.name, missing, counts, other)
     scale = column.feature.scale
     cut = 0 if scale is None else int(((values < scale.low) | (values > scale.high)).sum())
@@ -387,7 +387,7 @@ def _describe_numbers(name: str, values: Floats | Codes) -> NumericDescription:
     return NumericDescription(name, missing, float(known.min()), mean, float(known.max()))
 
 
-def _count(codes: Codes, names: tuple[str, ...]) -> dict[str, int]:
+def _count_by_name(codes: Codes, names: tuple[str, ...]) -> dict[str, int]:
     counts = np.bincount(codes[codes >= 0], minlength=len(names))
     return dict(zip(names, counts.tolist(), strict=True))
 
@@ -397,7 +397,7 @@ _CHANCE = 1e-4  # so rarely the same distribution is taken for another, of few n
 
 
 class Profile(BaseModel):
-    """One column, or the numbers of one relation's edges at the nodes, in bins.
+    """The histogram of one feature column, or of all nodes' degrees in one relation.
 
     Attributes:
         cuts: where the bins of numbers begin, the least value first; one more bin is below them. None of categories.
@@ -417,11 +417,11 @@ class Profile(BaseModel):
 
     @property
     def nodes(self) -> int:
-        """How many there were."""
+        """How many nodes were counted."""
         return sum(self.counts)
 
     def words(self) -> str:
-        """Its mean, what lies outside the range of training, and what is missing; the most frequent categories."""
+        """Describe it: mean and share outside training's range, or the three top categories; and the share missing."""
         total, missing = max(1, self.nodes), self.counts[-1]
         if self.levels:
             shares = sorted(zip(self.counts, (*self.levels, "unseen"), strict=False), reverse=True)
@@ -456,34 +456,34 @@ class Moved:
 
 
 def profiles(table: NodeTable, edges: Sequence[EdgeTable], then: Sequence[Profile] = ()) -> tuple[Profile, ...]:
-    """Every feature column and relation of a holder's tables; ``then``: in training, whose bins are used if given."""
+    """Profile all feature columns and relations of a holder; ``then``: profiles of training, whose bins are reused."""
     known = {(each.of_edges, each.name): each for each in then}
     found = [
-        _of_column(column, values, known.get((False, column.title)))
+        _bin_column(column, values, known.get((False, column.title)))
         for column, values in zip(table.columns, table.values, strict=True)
     ]
     none = np.zeros(table.num_nodes, np.int64)
     degrees = {each.name: none for each in then if each.of_edges}
-    for name, each in _degrees(table.num_nodes, edges):
+    for name, each in _degrees_by_relation(table.num_nodes, edges):
         degrees[name] = degrees.get(name, none) + each
-    found += [_of_numbers(name, each, known.get((True, name)), of_edges=True) for name, each in degrees.items()]
+    found += [_bin_numbers(name, each, known.get((True, name)), of_edges=True) for name, each in degrees.items()]
     return tuple(found)
 
 
 def moved(then: Sequence[Profile], now: Sequence[Profile], limit: float) -> list[Moved]:
-    """What is beyond a limit of the PSI, and beyond what chance makes of so few nodes; the furthest first."""
+    """List the profiles whose PSI is above ``limit`` and above what chance makes of so few nodes; largest first."""
     before = {(each.of_edges, each.name): each for each in then}
     found = []
     for each in now:
         old = before.get((each.of_edges, each.name))
-        if old is not None and (index := _index(old, each)) > max(limit, _by_chance(old, each)):
+        if old is not None and (index := _psi(old, each)) > max(limit, _psi_by_chance(old, each)):
             found.append(Moved(each.name, each.of_edges, index, old.words(), each.words()))
     return sorted(found, key=lambda each: each.index, reverse=True)
 
 
-def _of_column(column: FeatureColumn, values: Floats | Codes, then: Profile | None) -> Profile:
+def _bin_column(column: FeatureColumn, values: Floats | Codes, then: Profile | None) -> Profile:
     if not isinstance(column.feature, CategoricalFeatures):
-        return _of_numbers(column.title, values, then)
+        return _bin_numbers(column.title, values, then)
     levels = column.feature.categories
     places = np.where(values == MISSING, len(levels) + 1, np.where(values == OTHER, len(levels), values))
     return Profile(
@@ -491,18 +491,18 @@ def _of_column(column: FeatureColumn, values: Floats | Codes, then: Profile | No
     )
 
 
-def _of_numbers(name: str, values: NDArray[np.generic], then: Profile | None, *, of_edges: bool = False) -> Profile:
+def _bin_numbers(name: str, values: NDArray[np.generic], then: Profile | None, *, of_edges: bool = False) -> Profile:
     wide = values.astype(np.float64)
     known = wide[~np.isnan(wide)]
-    cuts = _cuts(known, [0.0] if of_edges else []) if then is None else np.array(then.cuts)
+    cuts = _bin_starts(known, [0.0] if of_edges else []) if then is None else np.array(then.cuts)
     places = np.searchsorted(cuts, known, side="right")
     counts = (*np.bincount(places, minlength=len(cuts) + 1).tolist(), len(wide) - len(known))
     mean = float(known.mean()) if len(known) else None
     return Profile(name=name, of_edges=of_edges, cuts=tuple(cuts.tolist()), counts=counts, mean=mean)
 
 
-def _cuts(values: NDArray[np.float64], alone: Sequence[float]) -> NDArray[np.float64]:
-    """Where bins begin: the least value, deciles, above the largest; frequent values and ``alone`` are bins."""
+def _bin_starts(values: NDArray[np.float64], alone: Sequence[float]) -> NDArray[np.float64]:
+    """Return where bins begin, ascending: least value, deciles, above the largest; frequent and ``alone`` are bins."""
     if not len(values):
         return values
     each, count = np.unique(values, return_counts=True)
@@ -512,8 +512,8 @@ def _cuts(values: NDArray[np.float64], alone: Sequence[float]) -> NDArray[np.flo
     return np.unique(np.concatenate([each[:1], deciles, alone, above]))
 
 
-def _degrees(nodes: int, tables: Sequence[EdgeTable]) -> Iterator[tuple[str, Counts]]:
-    """Each relation's rows at every node, whichever end it is: [N]."""
+def _degrees_by_relation(nodes: int, tables: Sequence[EdgeTable]) -> Iterator[tuple[str, Counts]]:
+    """Yield each relation's name and how many of its rows have each node as an end: int64 [N]."""
     for table in tables:
         for place, name in enumerate(table.settings.reaches):
             mine = slice(None) if table.relation is None else table.relation == place
@@ -521,13 +521,13 @@ def _degrees(nodes: int, tables: Sequence[EdgeTable]) -> Iterator[tuple[str, Cou
             yield name, np.bincount(ends, minlength=nodes)[:nodes]
 
 
-def _index(then: Profile, now: Profile) -> float:
+def _psi(then: Profile, now: Profile) -> float:
     p, q = ((np.array(each.counts) + 0.5) / (each.nodes + 0.5 * len(each.counts)) for each in (then, now))
     return float(((p - q) * np.log(p / q)).sum())
 
 
-def _by_chance(then: Profile, now: Profile) -> float:
-    """What the PSI of two samples of one distribution hardly ever exceeds: about χ²·(1/n + 1/m)."""
+def _psi_by_chance(then: Profile, now: Profile) -> float:
+    """Return the PSI that two samples of one distribution exceed once in 10,000 times: about χ²·(1/n + 1/m)."""
     from scipy.stats import chi2  # noqa: PLC0415 - slow to import, and most sessions compare nothing
 
     bins = sum(1 for counts in zip(then.counts, now.counts, strict=True) if any(counts))

@@ -38,10 +38,9 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Elsewhere:
-    """Nodes of ``others`` that edges of a ``party`` join its own to, in the order in which they were found.
+    """Other holders' nodes at which edges of ``party`` end, numbered in the order in which they are read.
 
-    They are numbered on behind the party's own. ``ids`` are written ``holder/id``; ``others`` are all that are named
-    where it is None.
+    ``ids``: ``holder/id`` → number from 0. ``others``: the holders whose nodes count; None: every holder.
     """
 
     party: str = ""
@@ -49,7 +48,10 @@ class Elsewhere:
     ids: dict[str, int] = field(default_factory=dict)
 
     def rows(self, own: Codes, ids: pa.StringArray, holders: pa.StringArray, nodes: int) -> Codes:
-        """Rows of ends whose holders a column names, ``own`` where these are the party's; −1: of no other here."""
+        """Return each end's row, int32 [n]: ``own`` at this party, ``nodes`` plus its number at ``others``, else −1.
+
+        ``holders`` [n] names the holder of each of the ``ids`` [n]. Ids that are new are numbered.
+        """
         found = np.where(pc.fill_null(pc.equal(holders, self.party), False).to_numpy(zero_copy_only=False), own, -1)
         named = pc.unique(holders).to_pylist() if self.others is None else self.others
         others = [each for each in named if each not in (None, self.party)]
@@ -70,8 +72,8 @@ class EdgeTable:
         source: int32 [E], row of the node in the node table, or behind it of one elsewhere; ``target`` likewise.
         weight: float32 [E], finite and at least 0; None where every edge weighs 1.
         features: float32 [E, F_e], finite; F_e is 0 where no columns are named.
-        relation: int32 [E], place in ``relations``, those kept, or (None,); None where they are not told apart.
-        rows: [relations] rows read of each; ``dropped``: left out because of an unknown id.
+        relation: int32 [E], index into ``relations``; None without a column of relations (``relations`` is (None,)).
+        rows: int64 [relations], rows read of each; ``dropped``: of these, left out because of an unknown id.
         other: rows left out because their relation is not listed; ``outside``: because of their time.
         crowded: shared values that join none, since more nodes have them than may.
         strangers: column → some of its ids that the node table lacks.
@@ -100,13 +102,13 @@ def read_edges(
     spelling: IdSettings = AS_WRITTEN,
     elsewhere: Elsewhere | None = None,
 ) -> EdgeTable:
-    """Read one edge table, of nodes with distinct ``ids`` [N] in the order of their rows, and of those ``elsewhere``.
+    """Read one edge table over nodes with distinct ``ids`` [N], in row order; add other holders' to ``elsewhere``.
 
-    Raises ``DataError``: names the file, the column, the row (from 1, without the header), the value and the rule.
+    Raises ``DataError``: all rows are dropped, or one breaks a rule. It names file, column, row (from 1) and value.
     """
     path = base / settings.file
-    reading = _Reading(settings, path, file_format(path, settings), ids, spelling, elsewhere or Elsewhere())
-    found = reading.rows() if settings.shared is None else reading.shared()
+    reading = _EdgeReader(settings, path, file_format(path, settings), ids, spelling, elsewhere or Elsewhere())
+    found = reading.read_rows() if settings.shared is None else reading.read_shared()
     if (rows := int(found.rows.sum())) and rows == int(found.dropped.sum()):
         raise DataError(
             f"{path}: all {rows} rows are dropped: none has its ids ({settings.source}"
@@ -117,8 +119,8 @@ def read_edges(
 
 
 @dataclass(frozen=True, eq=False)
-class _Reading:
-    """One edge table that is being read; what it is read with."""
+class _EdgeReader:
+    """Reads one edge table, and notes some unknown ids by column (``strangers``)."""
 
     settings: EdgeSettings
     path: Path
@@ -128,9 +130,9 @@ class _Reading:
     elsewhere: Elsewhere
     strangers: dict[str, list[str]] = field(default_factory=dict)
 
-    def rows(self) -> EdgeTable:
-        """Every row is an edge."""
-        parts = [self._empty(), *self._parts()]
+    def read_rows(self) -> EdgeTable:
+        """Read a table in which every row is an edge."""
+        parts = [self._empty_table(), *self._batch_edges()]
         source, target, features, relation = (
             np.concatenate([getattr(part, name) for part in parts])
             for name in ("source", "target", "features", "relation")
@@ -140,7 +142,7 @@ class _Reading:
             parts[0],
             source=source,
             target=target,
-            weight=self._weights(np.concatenate(own) if own else None, relation),
+            weight=self._total_weights(np.concatenate(own) if own else None, relation),
             features=features,
             relation=None if self.settings.relation is None else relation,
             rows=np.sum([part.rows for part in parts], axis=0),
@@ -150,13 +152,13 @@ class _Reading:
             strangers=self.strangers,
         )
 
-    def shared(self) -> EdgeTable:
-        """Nodes that have the same value are joined, each two of them, once for each such value."""
+    def read_shared(self) -> EdgeTable:
+        """Join every two nodes with the same value, once for each value that at most ``at_most`` nodes have."""
         settings, ids = self.settings, self.ids
         rows = dropped = outside = 0
         nodes, values = [np.empty(0, np.int64)], [pa.array([], pa.string())]
-        for raw, left_out in self._in_time():
-            (codes,) = self._nodes_of(raw["source"])
+        for raw, left_out in self._batches():
+            (codes,) = self._look_up_nodes(raw["source"])
             rows, outside = rows + len(codes), outside + left_out
             dropped += int((codes < 0).sum())
             text = raw["shared"].text()
@@ -176,7 +178,7 @@ class _Reading:
             target.append(members[:, second].ravel())
         count = sum(map(len, source))
         return replace(
-            self._empty(),
+            self._empty_table(),
             source=np.concatenate(source),
             target=np.concatenate(target),
             weight=None if settings.factor == 1 else np.full(count, settings.factor, np.float32),
@@ -188,21 +190,21 @@ class _Reading:
             crowded=int((sizes > settings.at_most).sum()),
         )
 
-    def _empty(self) -> EdgeTable:
+    def _empty_table(self) -> EdgeTable:
         none, relation = np.empty(0, np.int32), self.settings.relation
         relations = (None,) if relation is None else tuple(relation.weights)
         counts = np.zeros(len(relations), np.int64)
-        weight = np.empty(0, np.float32) if self._has_own else None
+        weight = np.empty(0, np.float32) if self._has_row_weights else None
         features = np.empty((0, len(self.settings.features)), np.float32)
         return EdgeTable(self.settings, self.form, none, none, weight, features, none, relations, counts, counts, 0)
 
     @property
-    def _has_own(self) -> bool:
-        """Whether a column says what an edge weighs, or how old it is."""
+    def _has_row_weights(self) -> bool:
+        """Whether rows have weights of their own, from a column of weights or of ages."""
         return self.settings.weight is not None or self.settings.decay is not None
 
-    def _in_time(self) -> Iterator[tuple[dict[str, Column], int]]:
-        """The columns of each batch by what is read of them, and how many of its rows ``filter`` left out."""
+    def _batches(self) -> Iterator[tuple[dict[str, Column], int]]:
+        """Yield each batch's columns by key, without the rows that ``filter`` leaves out, and how many these are."""
         settings = self.settings
         named = {key: getattr(settings, key) for key in ("source", "target", "shared", *_HOLDERS.values())}
         parts = {key: getattr(settings, key) for key in ("weight", "relation", "filter", "decay")}
@@ -212,27 +214,27 @@ class _Reading:
         for columns in stream(self.path, list(wanted.values()), None, self.form):
             raw = dict(zip(wanted, columns, strict=True))
             if settings.filter is not None:
-                within = _within(settings.filter, raw["filter"])
+                within = _in_window(settings.filter, raw["filter"])
                 raw = {key: column.filter(within) for key, column in raw.items()}
             yield raw, len(columns[0].rows) - len(raw["source"].rows)
 
-    def _parts(self) -> Iterator[EdgeTable]:
-        """The edges of each batch, with a weight where columns give it, and relation 0 where there is but one."""
-        settings, empty = self.settings, self._empty()
+    def _batch_edges(self) -> Iterator[EdgeTable]:
+        """Yield each batch's edges, with rows' own weights before ``normalize``, and relation 0 without a column."""
+        settings, empty = self.settings, self._empty_table()
         kinds = len(empty.relations)
-        for columns, outside in self._in_time():
-            relation, raw, other = _listed(settings.relation, columns)
-            source, target = self._ends(raw)
+        for columns, outside in self._batches():
+            relation, raw, other = _keep_listed(settings.relation, columns)
+            source, target = self._end_rows(raw)
             rows = np.bincount(relation, minlength=kinds)
             own = len(self.ids) or np.iinfo(np.int32).max  # one end's, where there are nodes of its own
             known = (source >= 0) & (target >= 0) & (np.minimum(source, target) < own)
             if not known.all():
                 source, target, relation = source[known], target[known], relation[known]
-            weight = np.ones(len(source), np.float32) if self._has_own else None
+            weight = np.ones(len(source), np.float32) if self._has_row_weights else None
             if settings.weight is not None:
                 weight = _scaled(raw["weight"].filter(known), settings.weight, is_weight=True)
             if settings.decay is not None and weight is not None:
-                weight = (weight * _left(settings.decay, raw["decay"].filter(known))).astype(np.float32)
+                weight = (weight * _decay_factors(settings.decay, raw["decay"].filter(known))).astype(np.float32)
             features = np.empty((len(source), len(settings.features)), np.float32)
             for place, each in enumerate(settings.features):
                 features[:, place] = _scaled(raw[f"feature {place}"].filter(known), each)
@@ -240,12 +242,12 @@ class _Reading:
             counts = rows, dropped, other, outside
             yield EdgeTable(settings, self.form, source, target, weight, features, relation, empty.relations, *counts)
 
-    def _ends(self, raw: dict[str, Column]) -> list[Codes]:
-        """Rows of both ends of every edge; −1 where one is of no node that is known here."""
+    def _end_rows(self, raw: dict[str, Column]) -> list[Codes]:
+        """Return the rows of all sources and of all targets, int32 [n] each; negative: an unknown node."""
         if not any(key in raw for key in _HOLDERS.values()):
-            found = self._nodes_of(*(raw[end] for end in _HOLDERS))
+            found = self._look_up_nodes(*(raw[end] for end in _HOLDERS))
             for end, nodes in zip(_HOLDERS, found, strict=True):
-                self._note_strangers(raw[end], nodes)
+                self._note_unknown_ids(raw[end], nodes)
             return found
         found = []
         for end, key in _HOLDERS.items():
@@ -254,7 +256,7 @@ class _Reading:
             holders = raw[key].text() if key in raw else pa.array([self.elsewhere.party] * len(ids), pa.string())
             here = pc.fill_null(pc.equal(holders, self.elsewhere.party), False).to_numpy(zero_copy_only=False)
             self._refuse_unknown(raw[end], here & (nodes < 0))
-            self._note_strangers(raw[end], np.where(here, nodes, 0).astype(np.int32))
+            self._note_unknown_ids(raw[end], np.where(here, nodes, 0).astype(np.int32))
             found.append(self.elsewhere.rows(nodes, ids, holders, len(self.ids)))
         return found
 
@@ -262,7 +264,8 @@ class _Reading:
         if self.settings.unknown == "error":
             column.refuse_any(unknown, "is no id of the node table", "add the node, or set unknown to drop")
 
-    def _nodes_of(self, *columns: Column) -> list[Codes]:
+    def _look_up_nodes(self, *columns: Column) -> list[Codes]:
+        """Return each column's rows in the node table, int32 [n], negative: unknown, which ``unknown`` may refuse."""
         # One look-up for all: pyarrow builds the table of ids anew in each.
         codes = look_up(pa.chunked_array([each.ids(self.spelling) for each in columns], pa.string()), self.ids)
         found = np.split(codes, len(columns))
@@ -270,15 +273,15 @@ class _Reading:
             self._refuse_unknown(column, nodes < 0)
         return found
 
-    def _note_strangers(self, column: Column, codes: Codes) -> None:
+    def _note_unknown_ids(self, column: Column, codes: Codes) -> None:
         some = self.strangers.setdefault(column.name, [])
         if len(some) < _NAMED and (codes < 0).any():
             text = column.filter(codes < 0).text()
             some += [each for each in pc.unique(text).to_pylist() if each is not None and each not in some]
             del some[_NAMED:]
 
-    def _weights(self, own: Floats | None, relation: Codes) -> Floats | None:
-        """The weights of all edges: their own, over what normalises them, times their factors; None: all are 1."""
+    def _total_weights(self, own: Floats | None, relation: Codes) -> Floats | None:
+        """Normalise rows' ``own`` weights (None: all 1) and multiply by factors: float32 [E], or None if all are 1."""
         settings = self.settings
         listed = {"": 1.0} if settings.relation is None else settings.relation.weights
         factors: NDArray[np.floating] = np.array([*listed.values()], np.float32) * np.float32(settings.factor)
@@ -301,8 +304,8 @@ class _Reading:
         return weights.astype(np.float32)
 
 
-def _within(window: TimeFilter, column: Column) -> Bools:
-    """Which rows of a batch are in a window of time."""
+def _in_window(window: TimeFilter, column: Column) -> Bools:
+    """Whether each row's time lies in [after, before): bool [n]; a missing time is refused or false, as set."""
     times = column.times(window.format)
     unknown = np.isnat(times)
     if window.missing == "error":
@@ -315,8 +318,8 @@ def _within(window: TimeFilter, column: Column) -> Bools:
     return kept
 
 
-def _left(decay: DecaySettings, column: Column) -> NDArray[np.float64]:
-    """The share of each edge's weight that its age leaves: [n]."""
+def _decay_factors(decay: DecaySettings, column: Column) -> NDArray[np.float64]:
+    """Return 2^(−age / half-life) of each edge: float64 [n]; refuse missing times and those after ``decay.at``."""
     times = column.times(decay.format)
     column.refuse_any(np.isnat(times), "where a time must be", "give every edge its time or remove the row")
     age = (np.datetime64(decay.at, "us") - times) / np.timedelta64(1, "D")
@@ -325,8 +328,8 @@ def _left(decay: DecaySettings, column: Column) -> NDArray[np.float64]:
     return np.exp2(-age / decay.half_life_days)
 
 
-def _listed(relation: RelationSettings | None, raw: dict[str, Column]) -> tuple[Codes, dict[str, Column], int]:
-    """Each row's relation, the rows whose relation is listed, and the number of the others."""
+def _keep_listed(relation: RelationSettings | None, raw: dict[str, Column]) -> tuple[Codes, dict[str, Column], int]:
+    """Keep the rows with a listed relation: its index, int32 [n]; the rows' columns; and how many others there are."""
     if relation is None:
         return np.zeros(len(raw["source"].rows), np.int32), raw, 0
     codes = raw["relation"].codes(relation.weights)
@@ -338,7 +341,7 @@ def _listed(relation: RelationSettings | None, raw: dict[str, Column]) -> tuple[
 
 
 def _scaled(column: Column, settings: WeightSettings, *, is_weight: bool = False) -> Floats:
-    """Read a column of numbers; neither a weight nor a logarithm takes negative ones."""
+    """Read numbers, float32 [n], or log(1 + number); refuse missing ones, and negative weights and logarithms."""
     numbers = column.numbers()
     column.refuse_any(np.isnan(numbers), "where a number must be", "give every edge its number or remove the row")
     if is_weight or settings.scale == "log":

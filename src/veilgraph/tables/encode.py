@@ -35,7 +35,7 @@ _HIGH_BITS, _DIGITS = 27, 53
 
 
 def exact_sums(places: NDArray[np.int64], values: NDArray[np.floating | np.integer], width: int) -> list[int]:
-    """The sum of the finite values [n] at each of ``width`` places, times 2^300, what is below rounded down."""
+    """Sum finite values [n] exactly for each of their ``places`` [n] in 0..width−1: integers, times 2^300, floored."""
     sums = [0] * width
     for start in range(0, len(values), AT_ONCE):
         at, piece = places[start : start + AT_ONCE], values[start : start + AT_ONCE].astype(np.float64)
@@ -79,10 +79,9 @@ _Entries = tuple[NDArray[np.intp], NDArray[np.int64], Floats]
 
 @dataclass(frozen=True)
 class FeatureEncoding:
-    """What a party's features are, fitted once; where holders fit together, with the same numbers at all of them.
+    """How table columns become F features, fitted once; holders that fit together get the same numbers.
 
-    ``fills``: per table column, what a missing number becomes; ``means`` and ``deviations`` [F], 0 of a constant, are
-    for ``standard``.
+    ``fills``: per table column, what a missing number becomes. ``means`` and ``deviations`` [F]: for ``standard`` only.
     """
 
     columns: tuple[FeatureColumn, ...]
@@ -94,7 +93,7 @@ class FeatureEncoding:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """[F] name of each feature: of its column, with its category where there are categories."""
-        return tuple(name for column in self.columns for name in _names(column))
+        return tuple(name for column in self.columns for name in _feature_names(column))
 
     @property
     def num_features(self) -> int:
@@ -107,7 +106,7 @@ class FeatureEncoding:
         return tuple(dict.fromkeys(column.feature for column in self.columns))
 
     def to_json(self) -> str:
-        """All of it; every number comes back exactly."""
+        """Serialise the encoding; ``from_json`` restores every number exactly."""
         places = {feature: place for place, feature in enumerate(self.features)}
         record = _Record(
             features=self.features,
@@ -153,11 +152,11 @@ class _Record(BaseModel):
 
 
 def fit_encoding(table: NodeTable, scaling: Scaling, total: Total = list) -> FeatureEncoding:
-    """Fits means of missing numbers and the statistics of the scaling on all rows of a table, or of several together.
+    """Fit means that fill in missing numbers, and for ``standard`` each feature's mean and deviation, on all rows.
 
-    ``total`` adds up over all tables: once for missing numbers, if any, and twice for ``standard``.
+    ``total`` sums integers over all holders' tables: called once if a mean fills in, and twice for ``standard``.
     """
-    encoding = FeatureEncoding(table.columns, _fills(table, total), scaling)
+    encoding = FeatureEncoding(table.columns, _fit_fills(table, total), scaling)
     if scaling != "standard":
         return encoding
     sums = [
@@ -165,19 +164,16 @@ def fit_encoding(table: NodeTable, scaling: Scaling, total: Total = list) -> Fea
     ]
     nodes, *sums = total([table.num_nodes, *sums])
     encoding = replace(encoding, means=tuple(mean_of(each, nodes) for each in sums))
-    squares = total(_squares(table, encoding))
+    squares = total(_sum_squares(table, encoding))
     # Exact: the squares add up to 0 if and only if all values are equal.
     return replace(encoding, deviations=tuple(math.sqrt(mean_of(each, nodes)) for each in squares))
 
 
 def encode(table: NodeTable, encoding: FeatureEncoding, *, per_node: bool = False) -> Tensor:
-    """The table's features: Tensor[N, F] float32, scaled as ``graph.features.scale_features`` with the fitted
-    statistics.
+    """Return the table's features, Tensor[N, F] float32, scaled as fitted; without columns, one column of zeros.
 
-    They are ``torch.sparse_csr`` when fewer than ``SPARSE_BELOW`` of the values are non-zero and the scaling keeps
-    zeros. With ``per_node``, for an ε of one node, a node's features change nothing of the others', not their last bits
-    or layout either: they are sparse where no row of any table can have more non-zeros. What is fitted is up to the
-    caller.
+    They are ``torch.sparse_csr`` if fewer than ``SPARSE_BELOW`` are non-zero and the scaling keeps zeros. ``per_node``:
+    for an ε of one node, the layout follows from the columns alone, so that a row changes no bit of the others'.
     """
     if not encoding.columns:
         return torch.zeros(table.num_nodes, 1)  # a holder of edges and labels alone
@@ -185,7 +181,7 @@ def encode(table: NodeTable, encoding: FeatureEncoding, *, per_node: bool = Fals
     # A column of the table gives a row one non-zero at most, whatever it holds.
     nonzeros = shape[0] * len(encoding.columns) if per_node else count_nonzeros(table, encoding)
     if encoding.scaling != "standard" and is_sparse(nonzeros, shape):
-        return _sparse(table, encoding, shape)
+        return _encode_sparse(table, encoding, shape)
     features = torch.zeros(shape)
     wide = features.numpy()
     first = 0
@@ -193,12 +189,12 @@ def encode(table: NodeTable, encoding: FeatureEncoding, *, per_node: bool = Fals
         wide[rows, first + columns] = values
         first += width
     for start in range(0, shape[0], ROWS_AT_ONCE):
-        _scale(features[start : start + ROWS_AT_ONCE], encoding)
+        _scale_in_place(features[start : start + ROWS_AT_ONCE], encoding)
     return features
 
 
 def count_nonzeros(table: NodeTable, encoding: FeatureEncoding) -> int:
-    """Values other than 0 before scaling."""
+    """Count the features of all nodes that are not 0 before scaling."""
     return sum(len(rows) for (rows, _, _), _ in _entries(table, encoding))
 
 
@@ -207,7 +203,7 @@ def is_sparse(nonzeros: int, shape: tuple[int, int]) -> bool:
     return nonzeros < SPARSE_BELOW * shape[0] * shape[1]
 
 
-def _names(column: FeatureColumn) -> list[str]:
+def _feature_names(column: FeatureColumn) -> list[str]:
     feature = column.feature
     if isinstance(feature, NumericFeatures):
         return [column.title]
@@ -215,7 +211,7 @@ def _names(column: FeatureColumn) -> list[str]:
     return [*names, f"{column.name} missing"] if feature.missing == "category" else names
 
 
-def _fills(table: NodeTable, total: Total) -> tuple[float, ...]:
+def _fit_fills(table: NodeTable, total: Total) -> tuple[float, ...]:
     missing = [column.feature.missing for column in table.columns]
     fills = [each if isinstance(each, float) else 0.0 for each in missing]
     means = [place for place, each in enumerate(missing) if each == "mean"]
@@ -234,9 +230,9 @@ def _fills(table: NodeTable, total: Total) -> tuple[float, ...]:
 
 
 def _entries(table: NodeTable, encoding: FeatureEncoding) -> Iterator[tuple[_Entries, int]]:
-    """Per column of the table its non-zero features (row, feature, value) before scaling, rows rising; their number."""
+    """Yield each table column's non-zero features before scaling, as (rows, features, values), and how many it has."""
     for column, fill, values in zip(encoding.columns, encoding.fills, table.values, strict=True):
-        width = len(_names(column))
+        width = len(_feature_names(column))
         if isinstance(column.feature, NumericFeatures):
             filled = np.where(np.isnan(values), np.float32(fill), values)
             if column.feature.scale is not None:
@@ -252,13 +248,13 @@ def _entries(table: NodeTable, encoding: FeatureEncoding) -> Iterator[tuple[_Ent
 
 
 def within_range(values: Floats, scale: ScaleSettings) -> Floats:
-    """Values cut to a declared range, which becomes [0, 1]; each by itself: [n]."""
+    """Clip values [n] to a declared range, and map that range to [0, 1]: float32 [n]."""
     wide = np.clip(values.astype(np.float64), scale.low, scale.high)
     return ((wide - scale.low) / (scale.high - scale.low)).astype(np.float32)
 
 
-def _squares(table: NodeTable, encoding: FeatureEncoding) -> list[int]:
-    """Exact sums of the squared deviations from the encoding's means, rounded to float64 each: [F]."""
+def _sum_squares(table: NodeTable, encoding: FeatureEncoding) -> list[int]:
+    """Sum each feature's squared deviations from ``encoding.means``, float64 each: exact integers times 2^300, [F]."""
     squares: list[int] = []
     for (_, columns, values), width in _entries(table, encoding):
         means = np.array(encoding.means[len(squares) : len(squares) + width])
@@ -269,7 +265,7 @@ def _squares(table: NodeTable, encoding: FeatureEncoding) -> list[int]:
     return squares
 
 
-def _scale(features: Tensor, encoding: FeatureEncoding) -> None:
+def _scale_in_place(features: Tensor, encoding: FeatureEncoding) -> None:
     if encoding.scaling == "none":
         return
     wide = features.double()
@@ -284,7 +280,7 @@ def _scale(features: Tensor, encoding: FeatureEncoding) -> None:
     features.copy_(wide)
 
 
-def _sparse(table: NodeTable, encoding: FeatureEncoding, shape: tuple[int, int]) -> Tensor:
+def _encode_sparse(table: NodeTable, encoding: FeatureEncoding, shape: tuple[int, int]) -> Tensor:
     entries, first = [], 0
     for (rows, columns, values), width in _entries(table, encoding):
         entries.append((rows, first + columns, values))

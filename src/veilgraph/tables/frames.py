@@ -85,14 +85,14 @@ class Tables:
             raise wrong_type("split", split, "a dict of shares, or a column", "give one, or leave it out")
         if not isinstance(limits, Mapping | None):
             raise wrong_type("limits", limits, "a dict", "give one as in a party file, or leave it out")
-        tables = {"nodes": _table("nodes", nodes)} | ({} if edges is None else {"edges": _table("edges", edges)})
+        tables = {"nodes": _to_arrow("nodes", nodes)} | ({} if edges is None else {"edges": _to_arrow("edges", edges)})
         names = {"id": id, "label": label, "predict": predict, "split": split if isinstance(split, str) else None}
-        _check_there("nodes", tables["nodes"], names)
+        _check_columns("nodes", tables["nodes"], names)
         if edges is not None:
-            _check_there("edges", tables["edges"], {"source": source, "target": target, "weight": weight})
-        said: dict[str, object] = {"file": _NODES, "id": id, "features": _entries(tables["nodes"], features)}
+            _check_columns("edges", tables["edges"], {"source": source, "target": target, "weight": weight})
+        said: dict[str, object] = {"file": _NODES, "id": id, "features": _feature_entries(tables["nodes"], features)}
         if label is not None:
-            tables["nodes"], classes = _classes(tables["nodes"], label)
+            tables["nodes"], classes = _restore_classes(tables["nodes"], label)
             said["label"] = {"column": label, "classes": classes}
         if predict is not None:
             said["target"] = predict
@@ -105,35 +105,35 @@ class Tables:
             **({} if limits is None else {"limits": dict(limits)}),
         }
         self._rows = {key: table.num_rows for key, table in tables.items()}
-        self._files = {f"{key}.parquet": _parquet(key, table) for key, table in tables.items()}
+        self._files = {f"{key}.parquet": _to_parquet(key, table) for key, table in tables.items()}
 
     def __repr__(self) -> str:
         return f"Tables({', '.join(f'{rows:,} {key}' for key, rows in self._rows.items())})"
 
     def described(self, party: PartyId) -> dict[str, object]:
-        """What a party file would say of them, not validated yet."""
+        """Return the content of a party file that describes the tables, not validated yet."""
         return {"party": party, **self._said}
 
     def accepting(self, limits: Mapping[str, object]) -> Tables:
-        """The same, with these limits where they have none."""
+        """Return a copy with these ``limits`` of a party file, unless the tables were made with some."""
         found = copy.copy(self)
         found._said = {"limits": dict(limits), **self._said}
         return found
 
     def paying(self, ledger: Path) -> Tables:
-        """The same, with the folder of their ledger for life; without, they have that of their run alone."""
+        """Return a copy with the folder of a lifetime ledger; without one, spending is counted in each run alone."""
         found = copy.copy(self)
         found._said = {**self._said, "ledger": str(ledger)}
         return found
 
     def write(self, folder: Path) -> None:
-        """Writes the files that ``described`` names."""
+        """Write the tables into a private folder as the Parquet files that ``described`` names."""
         private_folder(folder)
         for name, content in self._files.items():
             write_whole(folder / name, content)
 
 
-def _table(key: str, given: Any) -> pa.Table:  # noqa: ANN401
+def _to_arrow(key: str, given: Any) -> pa.Table:  # noqa: ANN401
     if isinstance(given, pa.Table):
         return given
     if not hasattr(given, "columns") or not hasattr(given, "__arrow_c_stream__"):
@@ -149,7 +149,7 @@ def _table(key: str, given: Any) -> pa.Table:  # noqa: ANN401
         raise _unreadable(key, " ".join(str(error).split()), "give each column one name and one type") from error
 
 
-def _parquet(key: str, table: pa.Table) -> bytes:
+def _to_parquet(key: str, table: pa.Table) -> bytes:
     content = io.BytesIO()
     try:
         pyarrow.parquet.write_table(table, content)
@@ -162,7 +162,7 @@ def _unreadable(key: str, why: str, way_out: str) -> DataError:
     return DataError(f"{key}: cannot be read as a table ({why}); {way_out}", code="unreadable-table", key=key)
 
 
-def _check_there(key: str, table: pa.Table, named: Mapping[str, str | None]) -> None:
+def _check_columns(key: str, table: pa.Table, named: Mapping[str, str | None]) -> None:
     for argument, name in named.items():
         if name is not None and table.column_names.count(name) != 1:
             raise ConfigError(
@@ -174,8 +174,8 @@ def _check_there(key: str, table: pa.Table, named: Mapping[str, str | None]) -> 
             )
 
 
-def _entries(table: pa.Table, features: Features | None) -> list[dict[str, object]]:
-    """``nodes.features`` of a party file: numbers in one entry, others as they are given."""
+def _feature_entries(table: pa.Table, features: Features | None) -> list[dict[str, object]]:
+    """Return ``nodes.features`` of a party file: names as one entry of numbers, then dicts; None: all columns."""
     if features is None:
         return [{"columns": "*"}]  # every other
     for each in features:
@@ -184,13 +184,13 @@ def _entries(table: pa.Table, features: Features | None) -> list[dict[str, objec
     numbers = [each for each in features if isinstance(each, str)]
     for name in numbers:
         if not is_pattern(name):
-            _check_there("nodes", table, {"features": name})
+            _check_columns("nodes", table, {"features": name})
     others: list[dict[str, object]] = [dict(each) for each in features if isinstance(each, Mapping)]
     return [{"columns": numbers}, *others] if numbers else others
 
 
-def _classes(table: pa.Table, label: str) -> tuple[pa.Table, list[str]]:
-    """The table, where pandas made whole numbers with gaps floating ones again whole; and its classes in order."""
+def _restore_classes(table: pa.Table, label: str) -> tuple[pa.Table, list[str]]:
+    """Return the table, float labels cast to integers if all are whole, and its sorted classes, of which 2 at least."""
     values = table.column(label)
     if pa.types.is_floating(values.type):
         with suppress(pa.ArrowInvalid):

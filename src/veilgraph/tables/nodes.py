@@ -53,7 +53,7 @@ Values = NDArray[Any]
 
 @dataclass(frozen=True)
 class Source:
-    """One file of nodes: all its columns as the file has them, one of ids, and what the party file puts before them."""
+    """One file of nodes: its column of ids, all its columns' ``names``, and the party file's ``prefix`` for them."""
 
     path: Path
     id: str
@@ -62,22 +62,22 @@ class Source:
     prefix: str = ""
 
     def own_name(self, name: str) -> str | None:
-        """What the file calls a column of the party file, other than its ids; None where it has none such."""
+        """Return a column's name without the prefix; None: the file has no such column, or it is the ids."""
         own = name.removeprefix(self.prefix)
         return own if name.startswith(self.prefix) and own in self.names and own != self.id else None
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Its columns other than the ids, as the party file has them."""
+        """Names of all columns but the ids, with the prefix."""
         return tuple(self.prefix + name for name in self.names if name != self.id)
 
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
-    """A column to read: ``source`` is the place of its file, ``column`` its name there.
+    """A column to read: ``source`` is the index of its file, ``column`` its name there.
 
-    ``convert`` makes an array of a batch; ``empty`` is the value of a node without a row; ``unless`` the way out where
-    every node must have one.
+    ``convert`` turns a batch into an array. A node without a row gets ``empty``; it is refused, with ``unless`` as the
+    way out, if that is not empty.
     """
 
     source: int
@@ -89,7 +89,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class FileDescription:
-    """What became of a file's rows, of nodes or of edges.
+    """How many rows of a file of nodes or edges were read and left out.
 
     Attributes:
         form: how it is written: set, or found in it.
@@ -117,7 +117,7 @@ class _JoinedTable:
 
 
 def find(sources: Sequence[Source], name: str) -> tuple[int, str]:
-    """In which file a column is, and what it is called there; ``DataError``: several have it, or none of several."""
+    """Return which file has a column, and its name there; ``DataError``: several files have it, or none of several."""
     found = [(place, own) for place, source in enumerate(sources) if (own := source.own_name(name)) is not None]
     if len(found) == 1:
         return found[0]
@@ -140,16 +140,16 @@ def read_joined(
     spelling: IdSettings = AS_WRITTEN,
     duplicates: Duplicates = "refuse",
 ) -> _JoinedTable:
-    """Reads the wanted columns of all files, a node for every row of the first.
+    """Read the wanted columns of all files, joined by id; each row of the first file is a node.
 
     ``duplicates``: which of several rows of one id in a file counts. Raises ``DataError``: the first file has no row,
-    an id is there twice in a file and it is to be refused, or a value that must be there is not.
+    an id is refused as repeated, or a node lacks a required row.
     """
     nodes = _read_file(0, sources[0], wanted, spelling, duplicates)
     count = len(nodes.ids)
     if not count:
         raise DataError(f"{sources[0].path}: 0 rows, and a party has at least one node; give one row per node")
-    values, counts = nodes.values, [nodes.described(None, None)]
+    values, counts = nodes.values, [nodes.describe(None, None)]
     for place, source in enumerate(sources[1:], start=1):
         read = _read_file(place, source, wanted, spelling, duplicates, nodes.ids)
         without = np.ones(count, bool)
@@ -163,13 +163,13 @@ def read_joined(
                 )
             values[index] = np.full(count, each.empty, own.dtype)
             values[index][read.nodes] = own
-        counts.append(read.described(read.unknown, int(without.sum())))
+        counts.append(read.describe(read.unknown, int(without.sum())))
     return _JoinedTable(nodes.ids, nodes.written, [values[index] for index in range(len(wanted))], tuple(counts))
 
 
 @dataclass(frozen=True, eq=False)
 class _FileRows:
-    """The rows of a file that count: their ids, whose they are among the nodes, and what was wanted, by its place."""
+    """The kept rows of a file: ids, each row's node (0 in the first file), and ``values`` by index in ``wanted``."""
 
     source: Source
     ids: pa.StringArray
@@ -180,7 +180,7 @@ class _FileRows:
     unknown: int
     repeated: int
 
-    def described(self, unknown: int | None, without: int | None) -> FileDescription:
+    def describe(self, unknown: int | None, without: int | None) -> FileDescription:
         return FileDescription(self.source.path, str(self.source.form), self.rows, unknown, without, self.repeated)
 
 
@@ -192,7 +192,7 @@ def _read_file(
     duplicates: Duplicates,
     known: pa.StringArray | None = None,
 ) -> _FileRows:
-    """Read the columns wanted of one file; rows of other nodes than those ``known``, if any are, are not looked at."""
+    """Read the columns wanted of file number ``place``: all rows, or those whose ids are ``known`` if given."""
     values: dict[int, list[Values]] = {index: [] for index, each in enumerate(wanted) if each.source == place}
     columns = [source.id, *(wanted[index].column for index in values)]
     texts, codes, at, rows = [[pa.array([], pa.string())] * 2], [np.empty(0, np.int32)], [np.empty(0, np.int64)], 0
@@ -208,15 +208,15 @@ def _read_file(
             values[index].append(wanted[index].convert(column.filter(keep)))
     found = {index: np.concatenate(each) if each else np.empty(0, np.float32) for index, each in values.items()}
     (ids, written), own = (pa.concat_arrays(each) for each in zip(*texts, strict=True)), np.concatenate(codes)
-    kept = _kept(ids, np.concatenate(at), source, duplicates)
+    kept = _rows_to_keep(ids, np.concatenate(at), source, duplicates)
     if not kept.all():
         ids, written = (each.filter(pa.array(kept)) for each in (ids, written))
         own, found = own[kept], {index: each[kept] for index, each in found.items()}
     return _FileRows(source, ids, written, own, found, rows, rows - len(kept), len(kept) - len(ids))
 
 
-def _kept(ids: pa.StringArray, at: Rows, source: Source, duplicates: Duplicates) -> Bools:
-    """Which rows count, whose numbers in the file are ``at``: all, or of each id the first or the last."""
+def _rows_to_keep(ids: pa.StringArray, at: Rows, source: Source, duplicates: Duplicates) -> Bools:
+    """Return which rows to keep, bool [n]: of each id the first or last; or refuse repeats. ``at``: rows' numbers."""
     rows = np.arange(len(ids))
     first = pc.index_in(ids, value_set=ids).to_numpy(zero_copy_only=False)
     repeated = first != rows
@@ -224,7 +224,7 @@ def _kept(ids: pa.StringArray, at: Rows, source: Source, duplicates: Duplicates)
         row, several = int(repeated.argmax()), np.unique(first[repeated])
         some = ", ".join(repr(ids[int(place)].as_py()) for place in several[:5])
         more = f" ({len(several):,} ids have several rows: {some})"
-        _refuse_double(source, int(at[row]), int(at[first[row]]), more)
+        _refuse_repeated_id(source, int(at[row]), int(at[first[row]]), more)
     if duplicates == "last":
         last = np.zeros(len(ids), np.int64)
         last[first] = rows  # of several, the last is kept
@@ -232,8 +232,8 @@ def _kept(ids: pa.StringArray, at: Rows, source: Source, duplicates: Duplicates)
     return cast(Bools, ~repeated)
 
 
-def _refuse_double(source: Source, row: int, earlier: int, more: str) -> None:
-    name, before = (_spelled(source, each) for each in (row, earlier))
+def _refuse_repeated_id(source: Source, row: int, earlier: int, more: str) -> None:
+    name, before = (_id_as_written(source, each) for each in (row, earlier))
     also = "also" if name == before else f"as {before!r} is,"
     raise DataError(
         f"{source.path}: column {source.id!r}, row {row}: {name!r} is {also} the id of row {earlier}{more}, and a node "
@@ -242,7 +242,7 @@ def _refuse_double(source: Source, row: int, earlier: int, more: str) -> None:
     )
 
 
-def _spelled(source: Source, row: int) -> str:
+def _id_as_written(source: Source, row: int) -> str:
     for (column,) in stream(source.path, [source.id], source.names, source.form):
         if row <= column.rows[-1]:
             return str(column.values[row - int(column.rows[0])].as_py())
@@ -256,12 +256,12 @@ def draw_splits(
     ids: Sequence[str] | None = None,
     streams: LearningStreams | None = None,
 ) -> Codes:
-    """Which split each labelled node is in: int32 [N], 0 train, 1 validation, 2 test, ``MISSING`` in none.
+    """Draw a split for each labelled node: int32 [N], 0 train, 1 validation, 2 test, ``MISSING`` in none.
 
-    Stratified: of each class, the fractions' share of its nodes, rounded to whole nodes, so that the splits are a
-    function of all labels, [N], negative where unlabelled. Else every node by its id alone, by default its place: the
-    splits then say nothing but who is labelled. ``party`` keeps parties' draws apart; ``streams`` of a run keep the
-    draw by id secret where the fractions have no key.
+    ``labels``: int32 [N], negative where unlabelled. With ``stratify`` each class is divided by the fractions, so that
+    splits depend on all labels. Otherwise each node is drawn by its id alone (default: its row), so that splits reveal
+    only who is labelled. Parties draw differently, unless the fractions have a key. Without a key, a run's ``streams``
+    keep the draw by id secret.
     """
     shares = np.cumsum([fractions.train, fractions.val, fractions.test])
     public = LearningStreams(fractions.seed, party)
@@ -291,7 +291,7 @@ class FeatureColumn:
 
     @property
     def title(self) -> str:
-        """The column's name, with what is taken of it."""
+        """The column's name, with the part of a date that it is."""
         return f"{self.name} {self.part}" if self.part else self.name
 
 
@@ -354,9 +354,9 @@ def read_nodes(
     if not settings.has_nodes:
         none = pa.array([], pa.string())
         return NodeTable(base, none, none, (), (), None, None)
-    sources, labelled = _sources(nodes, base), _label_source(nodes, base)
+    sources, labelled = _feature_sources(nodes, base), _label_source(nodes, base)
     if columns is None:
-        columns = choose_columns(nodes, sources[0].path, _names(sources))
+        columns = choose_columns(nodes, sources[0].path, _column_names(sources))
     wanted = [
         Wanted(
             *find(sources, column.name),
@@ -384,39 +384,39 @@ def read_nodes(
     if isinstance(nodes.split, SplitTimes) and splits is not None and known is not None:
         splits = np.where(known == MISSING, MISSING, splits).astype(np.int32)
     if isinstance(nodes.split, SplitFractions):
-        splits = _drawn(known, nodes.split, settings.party, read.ids, graphs, streams)
+        splits = _draw_split_codes(known, nodes.split, settings.party, read.ids, graphs, streams)
     values = tuple(read.values[: len(wanted)])
     named = sources[0].path, read.ids, read.written
     return NodeTable(*named, tuple(columns), values, labels, splits, targets, graphs, read.counts)
 
 
-def _sources(nodes: NodeSettings, base: Path) -> list[Source]:
-    """The files that may have features, of which the headers alone are read; the first says which nodes there are."""
-    joined = [_source(base / each.file, each.id or nodes.id, each, each.prefix) for each in nodes.join]
-    return [_source(base / nodes.file, nodes.id, nodes), *joined]
+def _feature_sources(nodes: NodeSettings, base: Path) -> list[Source]:
+    """Return the node table and then the joined tables as sources; only their headers are read."""
+    joined = [_make_source(base / each.file, each.id or nodes.id, each, each.prefix) for each in nodes.join]
+    return [_make_source(base / nodes.file, nodes.id, nodes), *joined]
 
 
 def _label_source(nodes: NodeSettings, base: Path) -> Source | None:
     label = nodes.label
     if label is None or label.file is None:
         return None
-    return _source(base / label.file, label.id or nodes.id, label)
+    return _make_source(base / label.file, label.id or nodes.id, label)
 
 
-def _source(path: Path, name: str, settings: FormatSettings, prefix: str = "") -> Source:
+def _make_source(path: Path, name: str, settings: FormatSettings, prefix: str = "") -> Source:
     form = file_format(path, settings)
     return Source(path, name, column_names(path, form), form, prefix)
 
 
-def _names(sources: Sequence[Source]) -> tuple[str, ...]:
-    """All columns that may be features, as the party file has them: the first file's, then those of each other."""
+def _column_names(sources: Sequence[Source]) -> tuple[str, ...]:
+    """Return all columns' names: the first file's, ids included, then the others' with prefix and without ids."""
     first, *others = sources
     joined = dict.fromkeys(name for source in others for name in source.columns)
     return (*first.names, *(name for name in joined if name not in first.names))
 
 
 def _wanted_others(nodes: NodeSettings, sources: Sequence[Source], labelled: Source | None) -> dict[str, Wanted]:
-    """What is read besides features: ``label``, ``target``, ``graph`` and ``split``, where there are such."""
+    """Return the columns to read for ``label``, ``target``, ``graph`` and ``split``, as far as these are set."""
     wanted: dict[str, Wanted] = {}
     label, split, own = nodes.label, nodes.split, len(sources)
     if label is not None:
@@ -430,11 +430,11 @@ def _wanted_others(nodes: NodeSettings, sources: Sequence[Source], labelled: Sou
         name = nodes.split_column
         with_labels = labelled is not None and labelled.own_name(name) is not None
         place = (own, name) if with_labels else find(sources, name)
-        wanted["split"] = Wanted(*place, partial(_splits, split=split), MISSING)
+        wanted["split"] = Wanted(*place, partial(_split_codes, split=split), MISSING)
     return wanted
 
 
-def _splits(column: Column, split: SplitColumn | SplitTimes) -> Codes:
+def _split_codes(column: Column, split: SplitColumn | SplitTimes) -> Codes:
     if isinstance(split, SplitColumn):
         return _codes_within(column, split.names, "split")
     times = column.times(split.format)
@@ -442,7 +442,7 @@ def _splits(column: Column, split: SplitColumn | SplitTimes) -> Codes:
     return np.where(np.isnat(times), MISSING, np.searchsorted(ends, times, side="right")).astype(np.int32)
 
 
-def _drawn(
+def _draw_split_codes(
     labels: Codes | None,
     fractions: SplitFractions,
     party: PartyId,
@@ -450,7 +450,7 @@ def _drawn(
     graphs: Rows | None,
     streams: LearningStreams | None,
 ) -> Codes | None:
-    """Splits by ``draw_splits``: of nodes or, where there are several, of graphs, by their first nodes' labels."""
+    """Draw splits by ``draw_splits``, of nodes or of ``graphs`` by their first nodes' labels; None without labels."""
     if labels is None:
         return None
     if graphs is None:
@@ -462,49 +462,49 @@ def _drawn(
 def read_column(
     settings: TableSettings, base: Path, name: str, convert: Callable[[Column], Values], empty: object
 ) -> Values:
-    """One column that may be a feature and need not be one: [N] in the order of the node table."""
-    return _read_one(settings, base, name, convert, empty).values[0]
+    """Read and convert one column of the node or joined tables: [N] in row order, ``empty`` at nodes without a row."""
+    return _read_one_column(settings, base, name, convert, empty).values[0]
 
 
 def read_values(settings: TableSettings, base: Path, name: str) -> dict[str, str]:
-    """One column of any type: id of every node that has a value → that value as text, a number's point a point."""
-    read = _read_one(settings, base, name, Column.words, None)
+    """Read one column of any type as text, with decimal points: id → value, of the nodes that have one."""
+    read = _read_one_column(settings, base, name, Column.words, None)
     pairs = zip(read.ids.to_pylist(), read.values[0], strict=True)
     return {node: str(value) for node, value in pairs if value is not None}
 
 
-def _read_one(
+def _read_one_column(
     settings: TableSettings, base: Path, name: str, convert: Callable[[Column], Values], empty: object
 ) -> _JoinedTable:
-    sources = _sources(settings.nodes, base)
+    sources = _feature_sources(settings.nodes, base)
     wanted = [Wanted(*find(sources, name), convert, empty)]
     return read_joined(sources, wanted, settings.ids, settings.nodes.duplicates)
 
 
 def read_ids(settings: TableSettings, base: Path) -> list[str]:
-    """The ids of the node table, written alike; no other column is read."""
+    """Read the node table's ids alone, normalised by ``settings.ids``; [] without a node table."""
     if not settings.has_nodes:
         return []
-    source = _source(base / settings.nodes.file, settings.nodes.id, settings.nodes)
+    source = _make_source(base / settings.nodes.file, settings.nodes.id, settings.nodes)
     ids: list[str] = read_joined([source], [], settings.ids, settings.nodes.duplicates).ids.to_pylist()
     return ids
 
 
 def feature_columns(settings: TableSettings, base: Path) -> tuple[FeatureColumn, ...]:
-    """The feature columns that the settings choose in the node table as it is now; only headers are read."""
+    """Return the feature columns that the settings choose in the tables' current headers; no rows are read."""
     if not settings.has_nodes:
         return ()
-    sources = _sources(settings.nodes, base)
-    return choose_columns(settings.nodes, sources[0].path, _names(sources))
+    sources = _feature_sources(settings.nodes, base)
+    return choose_columns(settings.nodes, sources[0].path, _column_names(sources))
 
 
 def other_columns(settings: TableSettings, base: Path) -> tuple[str, ...]:
-    """All columns of the files of nodes and labels that are no id, label, target, graph or split; headers are read."""
+    """Return all columns of the files of nodes and labels but id, label, target, graph and split; reads headers."""
     if not settings.has_nodes:
         return ()
     labelled = _label_source(settings.nodes, base)
     beside = () if labelled is None else labelled.columns
-    names = dict.fromkeys((*_names(_sources(settings.nodes, base)), *beside))
+    names = dict.fromkeys((*_column_names(_feature_sources(settings.nodes, base)), *beside))
     return tuple(name for name in names if name and name not in settings.nodes.reserved)
 
 

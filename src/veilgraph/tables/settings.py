@@ -39,12 +39,13 @@ class WeightSettings(Settings):
     """log: log(1 + number); none: as it is"""
 
 
-def _as_weight(value: object) -> object:
+def _wrap_column(value: object) -> object:
+    """Turn a column's bare name into ``{"column": name}``; return anything else as it is."""
     return {"column": value} if isinstance(value, str | int) and not isinstance(value, bool) else value
 
 
-def _as_written(weight: WeightSettings | None) -> object:
-    """A column as it is goes by its name alone, in digests too."""
+def _weight_to_setting(weight: WeightSettings | None) -> object:
+    """Serialise a weight without scaling as its column's name alone, in digests too."""
     return weight.column if weight is not None and weight == WeightSettings(column=weight.column) else weight
 
 
@@ -131,12 +132,12 @@ class EdgeSettings(TableFile):
     """a shared value of more nodes joins none"""
     weight: Annotated[
         WeightSettings | None,
-        BeforeValidator(_as_weight, json_schema_input_type=WeightSettings | Text | None),
-        PlainSerializer(_as_written),
+        BeforeValidator(_wrap_column, json_schema_input_type=WeightSettings | Text | None),
+        PlainSerializer(_weight_to_setting),
     ] = None
     """column of finite numbers of at least 0, or {column, scale}; null: every edge weighs 1"""
     features: tuple[
-        Annotated[WeightSettings, BeforeValidator(_as_weight, json_schema_input_type=WeightSettings | Text)], ...
+        Annotated[WeightSettings, BeforeValidator(_wrap_column, json_schema_input_type=WeightSettings | Text)], ...
     ] = ()
     """columns of numbers, or {column, scale}, for horizontal jobs with message: full"""
     relation: RelationSettings | None = None
@@ -195,7 +196,7 @@ class EdgeSettings(TableFile):
 
 
 def check_reaches(edges: Sequence[EdgeSettings]) -> dict[str, int | None]:
-    """Every relation of a party file → its hops, as first named; ``ValueError``: two tables say different hops."""
+    """Return each relation of a party file → its hops; ``ValueError``: two tables give one relation different hops."""
     found: dict[str, int | None] = {}
     for each in edges:
         for name, hops in each.reaches.items():
@@ -209,7 +210,7 @@ def check_reaches(edges: Sequence[EdgeSettings]) -> dict[str, int | None]:
 
 
 def says_hops(edges: Sequence[EdgeSettings]) -> str | None:
-    """Why a job that tells no relations apart is not for a party file that says hops of some, not named; or None."""
+    """Return why a job that ignores relations refuses these tables, if one sets hops; names no relation. Else None."""
     for place, each in enumerate(edges):
         if any(hops is not None for hops in each.reaches.values()):
             key = "hops" if each.relation is None else "relation.hops"
@@ -218,7 +219,7 @@ def says_hops(edges: Sequence[EdgeSettings]) -> str | None:
 
 
 def says_weights(edges: Sequence[EdgeSettings]) -> str | None:
-    """The place of the first key that has edges of a party file weigh more or less than 1; None where there is none."""
+    """Return the first key that makes an edge's weight other than 1, as ``edges.0.weight``; None where all weigh 1."""
     for place, each in enumerate(edges):
         weighs = {
             "weight": each.weight is not None,
@@ -246,7 +247,7 @@ def beyond_own_edge(edges: Sequence[EdgeSettings]) -> list[str]:
 
 
 def shared_values(edges: Sequence[EdgeSettings]) -> list[str]:
-    """Why one row of a node would change edges of others, where nodes are joined by what they share."""
+    """Return a reason for each table with ``shared``: one node's row can change edges between others."""
     return [
         f"edges.{place}.shared joins all who have a value, and one row more or less can change up to "
         f"{each.at_most * (each.at_most + 1) // 2} edges; leave the file out, or export pairs"
@@ -302,7 +303,7 @@ class SplitColumn(Settings):
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """What training, validation and test are called."""
+        """The column's values for training, validation and test, in this order."""
         return (self.train, self.val, self.test)
 
 
@@ -354,7 +355,7 @@ class SplitTimes(Settings):
         return self
 
 
-def _split_kind(value: object) -> str:
+def _split_tag(value: object) -> str:
     if isinstance(value, dict):
         return next((f"({key})" for key in ("column", "by") if key in value), "(fractions)")
     if isinstance(value, SplitColumn):
@@ -366,7 +367,7 @@ Split = Annotated[
     Annotated[SplitColumn, Tag("(column)")]
     | Annotated[SplitTimes, Tag("(by)")]
     | Annotated[SplitFractions, Tag("(fractions)")],
-    Discriminator(_split_kind),
+    Discriminator(_split_tag),
 ]
 
 
@@ -494,7 +495,7 @@ class TableSettings(Settings):
         return self.nodes != NO_NODES
 
     def hashed(self) -> str:
-        """How the tables are read, for a digest."""
+        """Return the settings by which tables are read as JSON, for a digest; ``columns_from_edges`` is left out."""
         return self.model_dump_json(include={"nodes", "edges", "ids"}, exclude={"nodes": {"columns_from_edges"}})
 
     @property

@@ -86,11 +86,11 @@ class Format:
     numbers: Mapping[str, NumberSettings] = field(default_factory=dict)
 
     def number(self, column: str) -> NumberSettings:
-        """How a column's numbers are written."""
+        """Return how a column's numbers are written, by its own settings or else by ``decimal``."""
         return self.numbers.get(column) or NumberSettings(decimal=self.decimal)
 
     def __str__(self) -> str:
-        """As ``data check`` says it."""
+        """Name delimiter and encoding, or Parquet, and a decimal comma, as ``data check`` prints them."""
         said = [f"delimiter {self.delimiter!r}", f"encoding {self.encoding}"] if self.delimiter else ["Parquet"]
         said += [f"decimal {self.decimal!r}"] if self.decimal != "." else []
         return ", ".join(said)
@@ -124,13 +124,13 @@ def file_format(path: Path, settings: FormatSettings) -> Format:
             f"{path}: is not UTF-8 {where}, and which encoding it is cannot be told for certain; set encoding, as "
             "cp1252, which spreadsheets in Western Europe write, or write it anew"
         ) from error
-    delimiter = settings.delimiter or _delimiter_of(text, whole=whole)
+    delimiter = settings.delimiter or _guess_delimiter(text, whole=whole)
     return Format(delimiter, encoding, missing, settings.decimal, settings.numbers)
 
 
-def _delimiter_of(text: str, *, whole: bool) -> str:
+def _guess_delimiter(text: str, *, whole: bool) -> str:
     lines = text.lstrip("\ufeff").splitlines(keepends=True)
-    found = {each: _widths(lines if whole else lines[:-1], each) for each in DELIMITERS}
+    found = {each: _row_lengths(lines if whole else lines[:-1], each) for each in DELIMITERS}
     alike = {each: widths[0] for each, widths in found.items() if widths and widths[0] > 1 and len(set(widths)) == 1}
     if "," in alike:
         return ","
@@ -138,8 +138,8 @@ def _delimiter_of(text: str, *, whole: bool) -> str:
     return max(most, key=most.__getitem__, default=",")
 
 
-def _widths(lines: list[str], delimiter: str) -> list[int]:
-    """How many values each row of a sample has, by a delimiter; empty lines are no rows."""
+def _row_lengths(lines: list[str], delimiter: str) -> list[int]:
+    """Count the values of each of the first 200 non-empty rows, by a delimiter; [] where the text is no such CSV."""
     try:
         return [len(row) for row in islice(filter(None, csv.reader(lines, delimiter=delimiter)), 200)]
     except csv.Error:
@@ -163,26 +163,26 @@ class Column:
     number: NumberSettings = PLAIN_NUMBERS
 
     def filter(self, keep: Bools) -> Column:
-        """Without the values that are not to be kept; ``keep``: [n]."""
+        """Return the column's rows where ``keep`` [n] is true."""
         return self if keep.all() else replace(self, values=self.values.filter(pa.array(keep)), rows=self.rows[keep])
 
     def refuse_any(self, wrong: Bools, rule: str, way_out: str) -> None:
-        """Raises ``DataError`` for the first value that is ``wrong`` [n], if there is one."""
+        """Raise a ``DataError`` for the first value that is ``wrong`` [n], if there is one."""
         if wrong.any():
             self.refuse(int(wrong.argmax()), rule, way_out)
 
     def refuse(self, index: int, rule: str, way_out: str) -> NoReturn:
-        """Raises the ``DataError`` of the value at ``index`` of the batch."""
+        """Raise a ``DataError`` with file, column, row and value at ``index`` of the batch, and rule and way out."""
         value = self.values[index].as_py()
         shown = "no value" if value is None or value == "" else repr(value)
         raise DataError(f"{self.path}: column {self.name!r}, row {self.rows[index]}: {shown} {rule}; {way_out}")
 
     def refuse_type(self, wanted: str, way_out: str) -> NoReturn:
-        """Raises the ``DataError`` of a whole column of the wrong type."""
+        """Raise a ``DataError`` that the whole column's type is not ``wanted``."""
         raise DataError(f"{self.path}: column {self.name!r}: type {self.values.type} is not {wanted}; {way_out}")
 
     def text(self) -> pa.StringArray:
-        """Values as text: an integer is its decimal text, a boolean ``true`` or ``false``, an empty text is null."""
+        """Values as text, an empty one as null; integers and booleans are converted, other types are refused."""
         values = _plain(self.values)
         kind = values.type
         if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
@@ -191,7 +191,7 @@ class Column:
         return pc.if_else(pc.equal(text, ""), None, text) if is_text(kind) else text
 
     def words(self) -> NDArray[np.object_]:
-        """Values of any type that has a text as that, None where there is none, decimal commas as points: [n]."""
+        """Values of any type as text [n], None where missing; a number's decimal comma becomes a point."""
         values = _plain(self.values)
         try:
             text = pc.cast(values, pa.string())
@@ -205,7 +205,7 @@ class Column:
         return cast(NDArray[np.object_], text.to_numpy(zero_copy_only=False))
 
     def ids(self, spelling: IdSettings = AS_WRITTEN) -> pa.StringArray:
-        """Ids as text, every one present."""
+        """Ids as text, normalised by ``spelling`` and to Unicode's NFC; a missing one, or another type, is refused."""
         if pa.types.is_boolean(self.values.type):
             self.refuse_type("text or integers", "write it as one of them")
         text = self.text()
@@ -224,11 +224,11 @@ class Column:
         return text
 
     def numbers(self) -> Floats:
-        """Values as float32, finite; missing ones are NaN."""
+        """Values as float32 [n], NaN where missing; what is no finite number is refused."""
         values = _plain(self.values)
         kind = values.type
         if is_text(kind):
-            values = _with_points(self, pc.if_else(pc.equal(values, ""), None, values), self.number)
+            values = _normalise_numbers(self, pc.if_else(pc.equal(values, ""), None, values), self.number)
         elif not (
             pa.types.is_integer(kind)
             or pa.types.is_floating(kind)
@@ -251,7 +251,7 @@ class Column:
         return numbers
 
     def truths(self) -> Floats:
-        """Truth values, by ``TRUTHS``, as 1 and 0, float32 [n]; missing ones are NaN."""
+        """Truth values, by ``TRUTHS``: float32 [n], 1, 0, or NaN where missing; other words are refused."""
         text = pc.utf8_lower(pc.utf8_trim_whitespace(self.text()))
         codes = look_up(text, pa.array([word for words in TRUTHS for word in words]))
         way_out = "write yes or no, true or false, t or f, y or n, 1 or 0, or give the column categories"
@@ -259,7 +259,7 @@ class Column:
         return np.where(codes == MISSING, np.nan, codes < len(TRUTHS[0])).astype(np.float32)
 
     def whole(self) -> Rows:
-        """Values as int64, every one present and at least 0."""
+        """Values as int64 [n]; one that is missing, negative or no whole number is refused."""
         text = self.ids()
         try:
             numbers = cast(Rows, pc.cast(text, pa.int64()).to_numpy(zero_copy_only=False))
@@ -270,7 +270,7 @@ class Column:
         return numbers
 
     def codes(self, vocabulary: Iterable[str]) -> Codes:
-        """Place of each value, stripped, in the vocabulary; ``MISSING`` or ``OTHER`` where it has none. int32 [n]."""
+        """Index of each stripped value in the vocabulary: int32 [n], ``MISSING`` without a value, else ``OTHER``."""
         text = pc.utf8_trim_whitespace(self.text())
         words = pa.array([each.strip() for each in vocabulary], pa.string())
         return look_up(pc.if_else(pc.equal(text, ""), None, text), words)
@@ -284,7 +284,7 @@ class Column:
         if not is_text(kind) and not pa.types.is_null(kind):
             self.refuse_type("dates, timestamps or text", "write it as one of them")
         text = self.text()
-        times = _of_iso(self, text) if written is None else _of_format(self, text, written)
+        times = _parse_iso(self, text) if written is None else _parse_formats(self, text, written)
         self.refuse_any(
             times < _EARLIEST, "is of a year before 1000", "mend it, or set format: %y is a year of two digits"
         )
@@ -292,7 +292,7 @@ class Column:
 
 
 def column_names(path: Path, form: Format = PLAIN) -> tuple[str, ...]:
-    """The table's columns in their order; of CSV as ``told_apart``."""
+    """Return a table's column names in order; repeated ones of a CSV are numbered by ``told_apart``."""
     if is_parquet(path):
         with readable(path), pa.parquet.ParquetFile(path) as file:
             return tuple(file.schema_arrow.names)
@@ -324,7 +324,7 @@ def stream(
             found = f"{names.count(column)} columns of that name" if column in names else "no such column"
             divided = f" (delimiter {form.delimiter!r})" if form.delimiter else ""
             raise DataError(
-                f"{path}: column {column!r}: {found} among {_listed(names)}{divided}; mend the table or the setting"
+                f"{path}: column {column!r}: {found} among {_join_names(names)}{divided}; mend the table or the setting"
             )
     distinct = list(dict.fromkeys(columns))
     batches = _parquet_batches(path, distinct, form) if is_parquet(path) else _csv_batches(path, distinct, form, names)
@@ -339,10 +339,10 @@ def stream(
 def _parquet_batches(path: Path, columns: list[str], form: Format) -> Iterator[pa.RecordBatch]:
     with readable(path), pa.parquet.ParquetFile(path) as file:
         for batch in file.iter_batches(PARQUET_BATCH_ROWS, columns=columns):
-            yield _without(batch, form.missing) if form.missing else batch
+            yield _clear_missing(batch, form.missing) if form.missing else batch
 
 
-def _without(batch: pa.RecordBatch, missing: Sequence[str]) -> pa.RecordBatch:
+def _clear_missing(batch: pa.RecordBatch, missing: Sequence[str]) -> pa.RecordBatch:
     markers = pa.array(missing, pa.string())
 
     def cleared(values: pa.Array) -> pa.Array:
@@ -392,7 +392,7 @@ def _open_csv(
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Whatever keeps a file from being read becomes a ``DataError``."""
+    """Raise ``DataError`` if the file is missing, or cannot be read within the block."""
     if not path.is_file():
         raise DataError(f"{path}: there is no such table; mend the path, which is relative to the party file's folder")
     try:
@@ -411,7 +411,7 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _listed(names: Sequence[str], most: int = 20) -> str:
+def _join_names(names: Sequence[str], most: int = 20) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -421,7 +421,7 @@ def fold(text: str) -> str:
 
 
 def look_up(text: pa.Array, vocabulary: pa.StringArray) -> Codes:
-    """As ``Column.codes``, of texts."""
+    """Index of each text in the vocabulary: int32 [n], ``MISSING`` where null, ``OTHER`` where it is not there."""
     codes = pc.fill_null(pc.index_in(text, value_set=vocabulary), OTHER).to_numpy(zero_copy_only=False).copy()
     codes[is_null(text)] = MISSING
     return cast(Codes, codes)
@@ -432,11 +432,11 @@ def is_null(values: pa.Array) -> Bools:
     return cast(Bools, pc.is_null(values).to_numpy(zero_copy_only=False))
 
 
-def _with_points(column: Column, values: pa.StringArray, written: NumberSettings) -> pa.StringArray:
-    """Texts of numbers as programs write them: without a unit or marks between thousands, their point a point."""
+def _normalise_numbers(column: Column, values: pa.StringArray, written: NumberSettings) -> pa.StringArray:
+    """Remove a unit and thousands marks from texts of numbers, and write a decimal point; refuse a stray point."""
     values = bare(values, written.unit)
     if written.decimal == "either":
-        return _with_either_point(column, values)
+        return _normalise_either_point(column, values)
     if written.decimal == "." and not written.thousands:
         return values
     mark, point = re.escape(written.thousands), re.escape(written.decimal)
@@ -451,8 +451,8 @@ def _with_points(column: Column, values: pa.StringArray, written: NumberSettings
     return pc.replace_substring(values, written.decimal, ".")
 
 
-def _with_either_point(column: Column, values: pa.StringArray) -> pa.StringArray:
-    """Texts of numbers with one point or the other: the last of two marks is the point, a repeated one is none."""
+def _normalise_either_point(column: Column, values: pa.StringArray) -> pa.StringArray:
+    """Write texts of numbers with a decimal point, whether theirs is ``.`` or ``,``; refuse the ambiguous 1.234."""
     for point, mark in ((r"\.", ","), (",", r"\.")):
         grouped = f"^[-+]?[0-9]{{1,3}}(?:(?:{mark}[0-9]{{3}})+{point}[0-9]+|(?:{mark}[0-9]{{3}}){{2,}})$"
         without = pc.replace_substring(values, mark[-1], "")
@@ -467,7 +467,7 @@ def _with_either_point(column: Column, values: pa.StringArray) -> pa.StringArray
 
 
 def bare(values: pa.StringArray, unit: str) -> pa.StringArray:
-    """Texts without a unit before or after, with one kind of space, of apostrophe and of minus."""
+    """Strip a unit before or after each text, and make typographic spaces, apostrophes and minus signs ASCII."""
     for odd, usual in (("[\u00a0\u202f\u2009]", " "), ("\u2019", "'"), ("\u2212", "-")):
         values = pc.replace_substring_regex(values, odd, usual)
     once = f"(?:{re.escape(unit)})?"
@@ -475,14 +475,14 @@ def bare(values: pa.StringArray, unit: str) -> pa.StringArray:
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """Without dictionary encoding, and with one type for all text."""
+    """Decode a dictionary-encoded array, and cast any type of text to ``string``."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     return pc.cast(values, pa.string()) if is_text(values.type) else values
 
 
 def first_unreadable(values: pa.StringArray, kind: pa.DataType) -> int:
-    """Index of the first text that cannot be read as of a type, found by halving what cannot."""
+    """Find by bisection the index of the first text that cannot be cast to a type; there must be one."""
     low, high = 0, len(values)
     while high - low > 1:
         middle = (low + high) // 2
@@ -501,22 +501,22 @@ _EARLIEST: Final = np.datetime64("1000-01-01", "us")
 
 
 def date_part(times: Times, name: str, settings: DateSettings) -> Floats:
-    """One of the columns that dates become, as ``DateSettings.names`` calls it: float32 [n], NaN where missing."""
+    """Compute one feature of dates, ``name`` of ``DateSettings.names``: float32 [n], NaN where missing."""
     if name == "days":
-        numbers = _days(times, settings.days_since)
+        numbers = _days_since(times, settings.days_since)
     elif name == "age":
-        numbers = -_days(times, settings.age_at) / _YEAR_DAYS
+        numbers = -_days_since(times, settings.age_at) / _YEAR_DAYS
     else:
-        numbers = _of_calendar(times, name)
+        numbers = _calendar_part(times, name)
     return np.where(np.isnat(times), np.nan, numbers).astype(np.float32)
 
 
-def _days(times: Times, since: datetime | None) -> NDArray[np.float64]:
+def _days_since(times: Times, since: datetime | None) -> NDArray[np.float64]:
     days: NDArray[np.float64] = (times - np.datetime64(since, "us")) / np.timedelta64(1, "D")
     return days
 
 
-def _of_calendar(times: Times, name: str) -> NDArray[np.float64]:
+def _calendar_part(times: Times, name: str) -> NDArray[np.float64]:
     days = np.where(np.isnat(times), np.datetime64(0, "D"), times.astype("datetime64[D]"))
     months = days.astype("datetime64[M]").astype(np.int64)
     weekdays = days.astype(np.int64) + 3  # 1970 began on a Thursday
@@ -527,7 +527,7 @@ def _of_calendar(times: Times, name: str) -> NDArray[np.float64]:
     return np.sin(2 * np.pi * turns) if wave == "sin" else np.cos(2 * np.pi * turns)
 
 
-def _of_iso(column: Column, text: pa.StringArray) -> Times:
+def _parse_iso(column: Column, text: pa.StringArray) -> Times:
     zoned = pc.fill_null(pc.match_substring_regex(text, _ZONED), False)
     local = pc.if_else(zoned, None, text)
     with_zone = pc.if_else(zoned, text, None)
@@ -541,7 +541,7 @@ def _of_iso(column: Column, text: pa.StringArray) -> Times:
     return np.where(zoned.to_numpy(zero_copy_only=False), found[1], found[0])
 
 
-def _of_format(column: Column, text: pa.StringArray, written: str | Sequence[str]) -> Times:
+def _parse_formats(column: Column, text: pa.StringArray, written: str | Sequence[str]) -> Times:
     formats = [written] if isinstance(written, str) else [*written]
     times = pc.coalesce(*(pc.strptime(text, format=each, unit="us", error_is_null=True) for each in formats))
     rule = f"is no date of format {' or '.join(map(repr, formats))}"

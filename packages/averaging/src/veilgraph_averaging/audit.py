@@ -78,7 +78,7 @@ class AveragingSource(Source):
         words = "the averaged weights after the newest round"
         yield Evidence("model", words, about, asked=_asked_model(trained, weights), messages=told)
         if view.party != SERVER:
-            yield from _models(trained, _single(trained))
+            yield from _model_evidence(trained, _single_updates(trained))
 
     @override
     def joined(self, server: View | None, holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
@@ -90,7 +90,7 @@ class AveragingSource(Source):
             yield Evidence(OPEN, what, tuple(outside))
             return
         updates = updates_of_weights(holders, outside) if server is None else updates_of_sums(server, holders, outside)
-        yield from _models(holders[0], updates)
+        yield from _model_evidence(holders[0], updates)
         if missing := [name for name in outside if not any(name in update.about for update in updates)]:
             what = "its part of averaged weights, of which there is none in what was recorded or none follows"
             yield Evidence(OPEN, what, tuple(missing))
@@ -102,13 +102,13 @@ class AveragingSource(Source):
             return told
         if job.averaging.privacy is None:
             told.append((SCORES.name, "sums of losses, and of how many nodes of each class are taken for which"))
-        if view.party != SERVER and job.threshold <= _TWO and not _single(view.of_training):
+        if view.party != SERVER and job.threshold <= _TWO and not _single_updates(view.of_training):
             told.append((TWO.name, "averaged weights without its own part, in which no other's alone is left"))
         return told
 
     @override
     def noisy(self, run: Audited, party: PartyId) -> Iterator[NoisySeries]:
-        """Whether the noise that holders say they added is in the weights that a party is told, in every round anew."""
+        """Yield what is left of a private training's sums less the noted noiseless ones, and the noise it should be."""
         plan = averaging(run.settings).training_plan
         if plan is None:
             return
@@ -126,7 +126,7 @@ class AveragingSource(Source):
     def canary_guesses(
         self, run: Audited, members: Sequence[PartyId], holder: PartyId, key: bytes
     ) -> Iterator[Guesses]:
-        """What parties make of the weights: they are granted all but the coins, and what other terms add up to."""
+        """Yield ``members``' scores of each canary of ``holder`` being in; they are granted all else but its coin."""
         plan = averaging(run.settings).training_plan
         assert plan is not None
         canaries = plan.canaries_in(run.whole_graph(holder), key, run.settings.hash())
@@ -152,7 +152,7 @@ class AveragingSource(Source):
         rates = [float(event["sampling_rate"]) for event in events if "sampling_rate" in event]
         if not rates:
             raise DataError("its ledger counts no sampled sum")
-        sums = [each.numpy() for each in _noted(run.view(holder), DRAWN).values()]
+        sums = [each.numpy() for each in _noted_by_sum(run.view(holder), DRAWN).values()]
         found = sampling(sums, min(rates))
         note = f"{found.rate:.3g} of its training nodes are in a sum, and its ledger counts with {min(rates):g}"
         note += "." if found.p_value > _TELLING else f"; {found.oddest}."
@@ -161,7 +161,7 @@ class AveragingSource(Source):
     @override
     def posteriors(self, job: JobSettings, everything: PartyGraph, epochs: int) -> Tensor:
         own = averaging(job)
-        _check_asked(own)
+        _check_rebuildable(own)
         place = OnePlace(own, everything)
         for epoch in range(1, epochs + 1):
             place.train_step(epoch)
@@ -170,18 +170,18 @@ class AveragingSource(Source):
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """Weights as some holders alone would have made them in a round."""
+    """The weights that a round would have given with some holders (``about``) alone, as an audit worked them out."""
 
     about: tuple[PartyId, ...]
     weights: Tensor  # Tensor[W] float64
     words: str  # what they were worked out of
 
 
-def _single(holder: View) -> list[Update]:
+def _single_updates(holder: View) -> list[Update]:
     return updates_of_weights([holder], holder.others, most=1)
 
 
-def _models(view: View, updates: Sequence[Update]) -> Iterator[Evidence]:
+def _model_evidence(view: View, updates: Sequence[Update]) -> Iterator[Evidence]:
     for update in updates:
         words = f"weights that {'+'.join(update.about)} alone made in a round, worked out of {update.words}"
         yield Evidence("model", words, update.about, asked=_asked_model(view, update.weights))
@@ -192,8 +192,8 @@ def _is_attacked(job: JobSettings) -> bool:
     return issubclass(averaging(job).averaging.task.kind, Classes)
 
 
-def _check_asked(job: AveragingJob) -> None:
-    """Refuses models that cannot be made again from weights that all have."""
+def _check_rebuildable(job: AveragingJob) -> None:
+    """Raise ``DataError`` if a job's model cannot be rebuilt from the averaged weights, or predicts no classes."""
     task, personal = job.averaging.task.name, job.averaging.personal
     if not _is_attacked(job):
         raise DataError(
@@ -208,11 +208,11 @@ def _check_asked(job: AveragingJob) -> None:
 
 
 def _asked_model(view: View, weights: Tensor) -> Callable[[PartyGraph], Floats]:
-    """Holder's data → the probabilities that some weights [W] give its nodes, [N, C]."""
+    """Return a function: holder's graph → class probabilities [N, C] of its nodes by these ``weights`` [W]."""
     job = averaging(view.settings)
 
     def rows(graph: PartyGraph) -> Floats:
-        _check_asked(job)
+        _check_rebuildable(job)
         task = _task_of(view)
         network = task.network(LearningStreams(0, SERVER))
         network.take(weights)
@@ -235,65 +235,65 @@ def _task_of(view: View) -> Task[Any, Any]:
 
 
 def _newest_weights(view: View) -> Tensor | None:
-    """Those that all had after the newest round: Tensor[W] float64; None where there was none."""
+    """Return the averaged weights after the newest round in a view: Tensor[W] float64; None without a round."""
     told = {key: weights for key, weights in _weights_of(view).items() if key[1]}
     return told[max(told)] if told else None
 
 
 def updates_of_sums(server: View, friends: Sequence[View], outside: Sequence[PartyId]) -> list[Update]:
-    """What the server and its friends know of others, of the newest round: of each, or of all together."""
+    """Work out the updates of holders ``outside`` from the newest round's sum: of each, or of all together."""
     weights, job = _weights_of(server), averaging(server.settings)
     for known in reversed(known_sums(server, friends)):
         key = known.session, known.round.number
-        start, about = _before(weights, key), tuple(each for each in known.counted if each in outside)
-        notes = _notes([each for each in friends if each.party in known.counted], key)
+        start, about = _weights_before(weights, key), tuple(each for each in known.counted if each in outside)
+        notes = _sum_of_notes([each for each in friends if each.party in known.counted], key)
         if start is None or known.size != len(start) + EXTRA or notes is None or not about:
             continue
         parts: dict[tuple[PartyId, ...], Tensor] = {
             (each,): known.less_masks(each, known.sharing, own=True) for each in about if not known.hiding(each)
         }
         parts = parts or {about: known.total - notes}
-        found = [_update(job, whose, start, _real(job, part, start), "sums") for whose, part in parts.items()]
+        found = [_update(job, whose, start, _to_real(job, part, start), "sums") for whose, part in parts.items()]
         if any(found):
             return [each for each in found if each is not None]
     return []
 
 
 def updates_of_weights(holders: Sequence[View], outside: Sequence[PartyId], most: int | None = None) -> list[Update]:
-    """What holders know of others when they take their own parts off averaged weights, in the newest round they can.
+    """Work out others' joint update as averaged weights less the ``holders``' own parts, in the newest such round.
 
-    Of how many training nodes these are a mean, sums of scores tell. ``most`` bounds how many others were counted.
+    Sums of scores tell how many training nodes there are. ``most``: the most other holders that may be counted.
     """
     view, job = holders[0], averaging(holders[0].settings)
     rule = job.averaging.rule
     if rule.memory(1):  # a step is no mean then, but what the rule remembers of many
         return []
-    weights, counted = _weights_of(view), _counted(view)
-    examples = _examples(view, counted)
+    weights, counted = _weights_of(view), _counted_by_sum(view)
+    examples = _training_examples(view, counted)
     for key in sorted(weights, reverse=True):
         of_round = counted.get(key, ())
-        start, about = _before(weights, key), tuple(each for each in of_round if each in outside)
-        notes, total = _notes([each for each in holders if each.party in of_round], key), examples.get(of_round)
+        start, about = _weights_before(weights, key), tuple(each for each in of_round if each in outside)
+        notes, total = _sum_of_notes([each for each in holders if each.party in of_round], key), examples.get(of_round)
         if start is None or notes is None or total is None or not 0 < len(about) <= (most or len(about)):
             continue
         mean = (weights[key] - start) / float(rule.step(torch.zeros(1), torch.ones(1), {}, job.train.learning_rate))
         whole = torch.cat([mean * total, mean.new_tensor([0.0, total])])
-        if found := _update(job, about, start, whole - _real(job, notes, start), "averaged weights"):
+        if found := _update(job, about, start, whole - _to_real(job, notes, start), "averaged weights"):
             return [found]
     return []
 
 
-def _told(view: View) -> Iterator[Seen]:
-    """What the server made of sums, as it told it, to one holder of all."""
+def _averaged_messages(view: View) -> Iterator[Seen]:
+    """Yield the server's results of sums in a view, in order, once each, though it sends them to every holder."""
     told = [seen for seen in view.messages if seen.tag.kind is Kind.AVERAGED]
     first = {(seen.session, seen.tag.step): seen for seen in reversed(told)}
     yield from (first[key] for key in sorted(first))
 
 
 def _weights_of(view: View) -> dict[Key, Tensor]:
-    """Sum → the weights that followed, Tensor[W] float64; those that training begins with under 0."""
+    """Return sum → the weights that followed, Tensor[W] float64; number 0 has those that training begins with."""
     found, size = dict[Key, Tensor](), -1
-    for seen in _told(view):
+    for seen in _averaged_messages(view):
         number = seen.tag.step
         size = size if number else seen.shape[0]
         begins = not number and view.works[seen.session] == _BEGINS
@@ -302,14 +302,14 @@ def _weights_of(view: View) -> dict[Key, Tensor]:
     return found
 
 
-def _before(weights: Mapping[Key, Tensor], key: Key) -> Tensor | None:
-    """The weights that holders had before a sum, of the same session."""
+def _weights_before(weights: Mapping[Key, Tensor], key: Key) -> Tensor | None:
+    """Return the weights that holders had before a sum, from the same session; None if unknown."""
     earlier = [other for other in weights if other[0] == key[0] and other[1] < key[1]]
     return weights[max(earlier)] if earlier else None
 
 
-def _counted(view: View) -> dict[Key, tuple[PartyId, ...]]:
-    """Sum → whose values are in it, as the server told."""
+def _counted_by_sum(view: View) -> dict[Key, tuple[PartyId, ...]]:
+    """Return sum → the holders whose values are in it, as the server sent it."""
     names, found = view.settings.data.names, dict[Key, tuple[PartyId, ...]]()
     for seen in view.messages:
         if seen.sender == SERVER and (seen.tag.kind, seen.tag.round) == SURVIVORS:
@@ -318,33 +318,33 @@ def _counted(view: View) -> dict[Key, tuple[PartyId, ...]]:
     return found
 
 
-def _examples(view: View, counted: Mapping[Key, tuple[PartyId, ...]]) -> dict[tuple[PartyId, ...], int]:
-    """Some holders → how many training nodes they have, as sums of class counts tell."""
+def _training_examples(view: View, counted: Mapping[Key, tuple[PartyId, ...]]) -> dict[tuple[PartyId, ...], int]:
+    """Return set of holders → how many training nodes they have together, by sums of class counts."""
     task, found = _task_of(view), dict[tuple[PartyId, ...], int]()
-    for seen in _told(view):
+    for seen in _averaged_messages(view):
         of_sum = counted.get((seen.session, seen.tag.step))
         if of_sum is not None and seen.shape == (task.judging.tally_size,):
             found[of_sum] = round(float(Classification(task.public.stated).confusion(seen.tensor())[0].sum()))
     return found
 
 
-def _noted(view: View, what: tuple[Kind, int]) -> dict[Key, Tensor]:
+def _noted_by_sum(view: View, what: tuple[Kind, int]) -> dict[Key, Tensor]:
     return {(seen.session, seen.tag.step): seen.tensor() for seen in view.noted(*what)}
 
 
-def _notes(friends: Sequence[View], key: Key) -> Tensor | None:
-    """What some holders put into a sum: int64 [size], or 0 of none; None where not all have noted it."""
+def _sum_of_notes(friends: Sequence[View], key: Key) -> Tensor | None:
+    """Add up what ``friends`` noted to have put into a sum: int64 [size], 0 without any; None if one has no note."""
     notes = [seen.tensor() for view in friends for seen in view.noted(*VALUES) if (seen.session, seen.tag.step) == key]
     return None if len(notes) < len(friends) else sum(notes, torch.zeros((), dtype=torch.int64))
 
 
-def _real(job: AveragingJob, words: Tensor, weights: Tensor) -> Tensor:
-    """What words of a sum are in real numbers, Tensor[W + 2] float64; ``weights`` are those of the round."""
+def _to_real(job: AveragingJob, words: Tensor, weights: Tensor) -> Tensor:
+    """Decode the ring elements of a sum, int64 [W + 2], to reals, float64; ``weights``: those before the round."""
     return opened(job, words.double() * 2.0 ** -update_bits(job), weights)
 
 
 def _update(job: AveragingJob, about: tuple[PartyId, ...], start: Tensor, whole: Tensor, words: str) -> Update | None:
-    """Of what holders add together, Tensor[W + 2]; None where nobody of them trains, or masks are still there."""
+    """Make an ``Update`` from the sum of some holders' parts, Tensor[W + 2]; None if none trains, or it is masked."""
     examples = round(float(whole[-1]))
     if not 0 < examples < _MOST_EXAMPLES:
         return None
@@ -357,21 +357,20 @@ def _update(job: AveragingJob, about: tuple[PartyId, ...], start: Tensor, whole:
 def _known_rounds(
     run: Audited, members: Sequence[PartyId], target: PartyId | None
 ) -> Iterator[tuple[Tensor, Floats, tuple[PartyId, ...]]]:
-    """The rounds of which everything is there, as some parties together know them, with what they put in taken off.
+    """Yield the private rounds of which everything is recorded, less all that is known but noise and canaries.
 
-    Of the others all that they added before the noise is known, from their notes, but for canaries of ``target``, one
-    that trains; None: nobody's. Gives the weights with which a round began, Tensor[W] float64; what some holders added
-    to it before they divided by ``batch``, [W] over the clip, which is noise, canaries of the target and nothing else;
-    and these holders.
+    ``members`` know their own parts, and are granted others' noiseless sums, without the canaries of ``target`` (None:
+    with all). Yields the weights before a round, Tensor[W] float64; what is left of its sum, [W] over the clip: the
+    other holders' noise and the target's canaries; and these other holders.
     """
     job, view = averaging(run.settings), run.view(members[0])
     given = job.averaging.privacy
     assert given is not None
     trains = {name: run.view(name) for name in job.data.names if run.graph(name).labels is not None}
-    weights, counted = _weights_of(view), _counted(view)
-    steps = _steps(job, weights)
-    clean = {name: _noted(each, CLEAN) for name, each in trains.items() if name not in members}
-    own = {name: _noted(each, VALUES) for name, each in trains.items() if name in members}
+    weights, counted = _weights_of(view), _counted_by_sum(view)
+    steps = _mean_gradients(job, weights)
+    clean = {name: _noted_by_sum(each, CLEAN) for name, each in trains.items() if name not in members}
+    own = {name: _noted_by_sum(each, VALUES) for name, each in trains.items() if name in members}
     for key in sorted(weights):
         start, step, of_round = weights.get((key[0], key[1] - 1)), steps.get(key), counted.get(key, ())
         there = tuple(name for name in clean if name in of_round)
@@ -381,15 +380,15 @@ def _known_rounds(
             continue
         total = step * (len(there) + len(helping))
         for notes in helping:
-            total = total - _real(job, notes[key], start)[:-EXTRA]
+            total = total - _to_real(job, notes[key], start)[:-EXTRA]
         total = given.batch * (total - len(there) * job.train.weight_decay * start)
         for name in there:
             total = total - clean[name][key][int(name != target)]
         yield start, numbers(total / given.clip), there
 
 
-def _steps(job: AveragingJob, weights: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """Sum → the mean gradient that the server took a step down, less what it remembered of those before."""
+def _mean_gradients(job: AveragingJob, weights: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
+    """Return sum → the mean gradient of its round, from differences of weights with the momentum taken off."""
     rule = job.averaging.rule
     momentum = rule.momentum if isinstance(rule, FedSgdSettings) else 0.0
     moved = {
@@ -407,7 +406,7 @@ def _steps(job: AveragingJob, weights: Mapping[Key, Tensor]) -> dict[Key, Tensor
 
 
 def _planted(run: Audited, holder: PartyId, canaries: TrainedCanaries, view: View) -> Callable[[Tensor], list[Part]]:
-    """The weights of a round → clipped gradients of a holder's canaries, whichever their coins, over the clip."""
+    """Return a function: a round's weights → clipped gradients, over the clip, of a holder's canaries in and out."""
     plan, graph = averaging(run.settings).training_plan, run.whole_graph(holder)
     assert plan is not None
     network: Averaged = _task_of(view).network(LearningStreams(0, SERVER))

@@ -25,7 +25,7 @@ from veilgraph_averaging.private.event import SampledEvent
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """So many alike terms of every canary of private training, [m, W], over the clip, while it is ``inside`` or out."""
+    """A kind of term of m canaries: gradients, [m, W] over the clip, that each has ``count`` of while in, or out."""
 
     rows: Floats
     count: int
@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """One sum of a private training: ``rest`` [W], what is left of it, over the clip, and the ``deviation`` claimed."""
+    """One sum of private training: ``rest`` [W], noise and canaries, over the clip; the noise's claimed deviation."""
 
     rest: Floats
     deviation: float
@@ -49,20 +49,21 @@ _TINY: Final = 1e-6
 
 
 def gradient_scores(rounds: Sequence[Round], rate: float) -> Floats:
-    """How much all rounds together speak for each canary being in, [m] float64, higher = in; ``rate``: q."""
-    return np.asarray(np.sum([_round_score(each, rate) for each in rounds], axis=0))
+    """Return the log-likelihood ratio of each canary being in over all rounds, [m] float64, higher: in; ``rate``: q."""
+    return np.asarray(np.sum([_round_log_ratios(each, rate) for each in rounds], axis=0))
 
 
-def _round_score(each: Round, rate: float) -> Floats:
+def _round_log_ratios(each: Round, rate: float) -> Floats:
+    """Return each canary's log-likelihood ratio by one sum, [m]; other canaries' terms count as Gaussian noise."""
     parts, width = each.parts, len(each.rest)
     m = len(parts[0].rows)
     means = [rate * part.count / 2 for part in parts]
-    spreads = [_spread(part.count, rate) for part in parts]
+    spreads = [_count_deviation(part.count, rate) for part in parts]
     mean = np.sum([mean * part.rows.sum(axis=0) for mean, part in zip(means, parts, strict=True)], axis=0)
     scaled = np.stack([spread * part.rows for spread, part in zip(spreads, parts, strict=True)], axis=1)  # [m, k, W]
     rows = scaled.reshape(-1, width)
     gram, rest = rows @ rows.T, each.rest - mean
-    deviation, longer = _scales(gram, rows @ rest, rest, each.deviation)
+    deviation, longer = _estimate_scales(gram, rows @ rest, rest, each.deviation)
     gram, along = longer**2 * gram, longer * (rows @ (each.rest - longer * mean))
     variance = deviation**2
     inverse = cho_solve(cho_factor(gram + variance * np.eye(len(gram))), np.eye(len(gram)))
@@ -86,13 +87,13 @@ def _round_score(each: Round, rate: float) -> Floats:
     return np.asarray(sides[0] - sides[1])
 
 
-def _spread(count: int, rate: float) -> float:
-    """Standard deviation of how many of so many terms are drawn, which are there by a fair coin."""
+def _count_deviation(count: int, rate: float) -> float:
+    """Standard deviation of how many of ``count`` terms, all there or none by a fair coin, are drawn at ``rate``."""
     return float(np.sqrt(count * rate * (1 - rate) / 2 + (count * rate) ** 2 / 4))
 
 
-def _scales(gram: Floats, along: Floats, rest: Floats, claimed: float) -> tuple[float, float]:
-    """How much noise there is, and how many times longer canaries' terms are than the clip, by what a sum looks like.
+def _estimate_scales(gram: Floats, along: Floats, rest: Floats, claimed: float) -> tuple[float, float]:
+    """Estimate from a sum its noise's standard deviation, and how many times longer than the clip canaries' terms are.
 
     Noise is what lies beside the canaries' rows, where that is less than what is claimed and there is room to tell;
     what lies along them is more than they and noise explain where terms are longer, or more are drawn.
@@ -118,14 +119,14 @@ _LEAST: Final = 1 / 64  # smaller losses are taken to be this one: their distrib
 
 @dataclass(frozen=True)
 class SampledClaims:
-    """So many (T ≥ 1) sampled sums with less and less noise."""
+    """What T ``releases`` of a sampled sum would claim with noise that is ``loss`` times smaller; see ``Claims``."""
 
     event: SampledEvent
     releases: int
 
     def level(self, loss: float) -> Level:
-        """F⁻¹ of noise that is so many times smaller; see ``Claims``."""
-        deltas = _deltas(self._event(_STEP ** math.ceil(math.log(loss, _STEP) - _SLACK)), self.releases)
+        """Return the trade-off function's inverse with noise ``loss`` times smaller; see ``Claims``."""
+        deltas = _deltas_on_grid(self._event(_STEP ** math.ceil(math.log(loss, _STEP) - _SLACK)), self.releases)
         factors = np.exp(_EPSILONS)
 
         def least(power: float) -> float:
@@ -134,7 +135,7 @@ class SampledClaims:
         return least
 
     def epsilon(self, loss: float, delta: float) -> float:
-        """The ledger's total with that noise; see ``Claims``."""
+        """Return the total ε at δ with noise ``loss`` times smaller; see ``Claims``."""
         return accountant.total({self._event(loss): self.releases}, delta)
 
     def _event(self, loss: float) -> SampledEvent:
@@ -142,8 +143,8 @@ class SampledClaims:
 
 
 @lru_cache(maxsize=256)
-def _deltas(event: SampledEvent, releases: int) -> Floats:
-    """δ at every ε of the grid, 1 where none can be found."""
+def _deltas_on_grid(event: SampledEvent, releases: int) -> Floats:
+    """Return δ of ``releases`` events at every ε of ``_EPSILONS``; all 1 where the accountant finds none."""
     found = accountant.composed(0.0, [(event, releases)])
     if found is None:
         return np.ones_like(_EPSILONS)

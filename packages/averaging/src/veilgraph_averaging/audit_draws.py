@@ -24,7 +24,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Sampling:
-    """What sums say of how terms were drawn: all tests' p-value, the least one's words, the rate of terms in a sum."""
+    """Result of ``sampling``: p-value of all tests together, observed rate, and the words of the most unlikely test."""
 
     p_value: float
     rate: float
@@ -32,7 +32,7 @@ class _Sampling:
 
 
 def sampling(sums: Sequence[NDArray[np.uint8]], rate: float) -> _Sampling:
-    """Tests sums of one holder against the rate that is accounted.
+    """Test whether a holder's sums drew their terms independently at the rate that its ledger counts.
 
     Of R sums over the same N terms, each in with probability q whatever else is in, all of this is exact:
 
@@ -42,7 +42,7 @@ def sampling(sums: Sequence[NDArray[np.uint8]], rate: float) -> _Sampling:
     - what two sums of k and l terms have in common is hypergeometric: the same sample again has too much in common, and
       the next part of a shuffled list too little.
 
-    Each p-value is two-sided but for the last of sizes, and all are bounded together.
+    Each p-value is two-sided but for equal sizes; the result combines all by Bonferroni.
 
     Args:
         sums: of each, [N], how often each term is in it; at least one.
@@ -66,16 +66,16 @@ def _tests(sums: Counts, rate: float) -> list[tuple[float, str]]:
     if sums.max() > 1:
         return [(0.0, "a term is in one sum twice")]
     sizes = sums.sum(axis=1)
-    total = _least(_binomial(np.array([sums.sum()]), sums.size, rate))
-    each = _least(_binomial(sizes, terms, rate))
-    often = _least(_binomial(sums.sum(axis=0), rounds, rate))
+    total = _combined_p_value(_binomial(np.array([sums.sum()]), sums.size, rate))
+    each = _combined_p_value(_binomial(sizes, terms, rate))
+    often = _combined_p_value(_binomial(sums.sum(axis=0), rounds, rate))
     return [
         (total, "more or fewer terms are in the sums than that"),
         (each, "one sum has more or fewer terms than that"),
         (often, "one term is in more or fewer sums than that"),
-        (_near(sizes, terms, rate), "sums are more or less alike in size than that"),
-        (_alike(sizes, terms, rate), "sums have the same size too often"),
-        (_common(sums, sizes), "two sums have more or fewer terms in common than sizes like theirs"),
+        (_test_near_mean_size(sizes, terms, rate), "sums are more or less alike in size than that"),
+        (_test_equal_sizes(sizes, terms, rate), "sums have the same size too often"),
+        (_test_overlap(sums, sizes), "two sums have more or fewer terms in common than sizes like theirs"),
     ]
 
 
@@ -88,13 +88,13 @@ def _two_sided(below: Floats, above: Floats) -> Floats:
     return np.asarray(np.minimum(1.0, 2 * np.minimum(below, above)))
 
 
-def _least(p_values: Floats) -> float:
-    """Of all of them together (Bonferroni)."""
+def _combined_p_value(p_values: Floats) -> float:
+    """Combine p-values by Bonferroni: the least times their number, at most 1."""
     return float(min(1.0, len(p_values) * p_values.min()))
 
 
-def _near(sizes: Counts, terms: int, rate: float) -> float:
-    """In how many sums the size is nearly N·q."""
+def _test_near_mean_size(sizes: Counts, terms: int, rate: float) -> float:
+    """Return the p-value of how many sums have nearly N·q terms."""
     width = max(1.0, float(np.sqrt(terms * rate * (1 - rate))) / 4)  # nearly: within a quarter of the deviation
     low, high = np.ceil(terms * rate - width), np.floor(terms * rate + width)
     chance = float(binom.cdf(high, terms, rate) - binom.cdf(low - 1, terms, rate))
@@ -102,16 +102,16 @@ def _near(sizes: Counts, terms: int, rate: float) -> float:
     return float(_binomial(np.array([near]), len(sizes), min(1.0, chance))[0])
 
 
-def _alike(sizes: Counts, terms: int, rate: float) -> float:
-    """In how many pairs of sums, one after the other and each in one pair, the size is the same."""
+def _test_equal_sizes(sizes: Counts, terms: int, rate: float) -> float:
+    """Return the p-value of how many disjoint pairs of consecutive sums have the same size."""
     pairs = len(sizes) // 2
     same = int((sizes[: 2 * pairs : 2] == sizes[1 : 2 * pairs : 2]).sum())
     chance = float((binom.pmf(np.arange(terms + 1), terms, rate) ** 2).sum())
     return float(binom.sf(same - 1, pairs, min(1.0, chance))) if pairs else 1.0
 
 
-def _common(sums: Counts, sizes: Counts) -> float:
-    """How many terms any two of some sums have in common."""
+def _test_overlap(sums: Counts, sizes: Counts) -> float:
+    """Return the least p-value, corrected, of how many terms two sums have in common, over pairs of some sums."""
     half, rounds = _MOST_SUMS // 2, len(sums)
     kept = range(rounds) if rounds <= _MOST_SUMS else [*range(half), *range(rounds - half, rounds)]
     pairs = np.array(list(combinations(kept, 2)))
@@ -120,4 +120,4 @@ def _common(sums: Counts, sizes: Counts) -> float:
     one, other = pairs.T
     common = (sums[one] * sums[other]).sum(axis=1)
     about = (sums.shape[1], sizes[one], sizes[other])
-    return _least(_two_sided(hypergeom.cdf(common, *about), hypergeom.sf(common - 1, *about)))
+    return _combined_p_value(_two_sided(hypergeom.cdf(common, *about), hypergeom.sf(common - 1, *about)))

@@ -47,7 +47,7 @@ _OfSum = Mapping[tuple[Kind, int], Mapping[PartyId, Seen]]
 
 @dataclass(frozen=True, eq=False)
 class KnownSum:
-    """One sum."""
+    """One recorded sum with the secrets of holders that its readers know, to take masks off."""
 
     round: Round
     session: int  # of the run, counted
@@ -60,36 +60,36 @@ class KnownSum:
 
     @property
     def size(self) -> int:
-        """How many numbers are added up."""
+        """How many numbers each holder adds."""
         return self.values[self.counted[0]].shape[0]
 
     def hiding(self, holder: PartyId) -> list[PartyId]:
-        """With whom a holder has masks that are not known."""
+        """Return the holders with which a holder has pairwise masks that are not known."""
         if holder in self.mask_keys:
             return []
         return [other for other in self.sharing if other != holder and other not in self.mask_keys]
 
     def own(self, holder: PartyId) -> Tensor:
-        """The mask that a holder has by itself: int64 [size]."""
+        """Return a holder's own mask, whose seed must be known: int64 [size]."""
         return own_mask(self.round, self.own_masks[holder], self.size)
 
     def less_masks(self, holder: PartyId, peers: Collection[PartyId], *, own: bool) -> Tensor:
-        """A holder's values without some of their masks: int64 [size]."""
+        """Return a holder's values less its masks with ``peers`` and, if ``own``, its own mask: int64 [size]."""
         left = self.values[holder].tensor()
         if own:
             left -= self.own(holder)
         for peer in peers:
             if peer in self.sharing and peer != holder:
-                left -= -self._mask(peer, holder) if peer in self.mask_keys else self._mask(holder, peer)
+                left -= -self._mask_of(peer, holder) if peer in self.mask_keys else self._mask_of(holder, peer)
         return left
 
-    def _mask(self, known: PartyId, other: PartyId) -> Tensor:
+    def _mask_of(self, known: PartyId, other: PartyId) -> Tensor:
         private: X25519PrivateKey = mask_private(self.mask_keys[known])
         return pairwise_mask(self.round, known, private, other, self.offers[other][_MASK_KEYS], self.size)
 
     @cached_property
     def less_pairs(self) -> Tensor:
-        """The sum of what counted holders gave, where own masks alone are left: int64 [size]."""
+        """The sum of counted holders' values, without pairwise masks but with their own masks: int64 [size]."""
         gone = [holder for holder in self.sharing if holder not in self.counted]
         return torch.stack([self.less_masks(holder, gone, own=False) for holder in self.counted]).sum(dim=0)
 
@@ -100,21 +100,21 @@ class KnownSum:
 
 
 def known_sums(server: View, friends: Sequence[View]) -> list[KnownSum]:
-    """The sums of which a server's view has all messages, some of the first and some of the last."""
+    """Return the recorded sums, at most 48, with the secrets that the server and holders ``friends`` can combine."""
     job, names = averaging(server.settings), _session_names(server)
-    came = _by_sum((seen, seen.sender) for seen in server.messages if seen.receiver == SERVER)
-    told = _by_sum((seen, seen.receiver) for seen in server.messages if seen.sender == SERVER)
-    notes = _by_sum((seen, friend.party) for friend in friends for seen in friend.own)
+    came = _group_by_sum((seen, seen.sender) for seen in server.messages if seen.receiver == SERVER)
+    told = _group_by_sum((seen, seen.receiver) for seen in server.messages if seen.sender == SERVER)
+    notes = _group_by_sum((seen, friend.party) for friend in friends for seen in friend.own)
     keys = [key for key, of_sum in told.items() if SURVIVORS in of_sum and key[0] in names]
     sums = list[KnownSum]()
     for key in keys if len(keys) <= MOST else [*keys[: MOST // 2], *keys[-MOST // 2 :]]:
         round_ = Round(names[key[0]], key[1], job.data.names, job.threshold)
-        found = _known(round_, key[0], came.get(key, {}), told[key], notes.get(key, {}))
+        found = _open_sum(round_, key[0], came.get(key, {}), told[key], notes.get(key, {}))
         sums += [] if found is None else [found]
     return sums
 
 
-def _by_sum(messages: Iterable[tuple[Seen, PartyId]]) -> dict[Key, dict[Any, dict[PartyId, Seen]]]:
+def _group_by_sum(messages: Iterable[tuple[Seen, PartyId]]) -> dict[Key, dict[Any, dict[PartyId, Seen]]]:
     found: dict[Key, dict[Any, dict[PartyId, Seen]]] = {}
     for seen, party in messages:
         of_sum = found.setdefault((seen.session, seen.tag.step), {})
@@ -122,8 +122,9 @@ def _by_sum(messages: Iterable[tuple[Seen, PartyId]]) -> dict[Key, dict[Any, dic
     return found
 
 
-def _known(round_: Round, session: int, came: _OfSum, told: _OfSum, notes: _OfSum) -> KnownSum | None:
-    offers = {holder: _bytes(seen.tensor()) for holder, seen in came.get(OFFERS, {}).items()}
+def _open_sum(round_: Round, session: int, came: _OfSum, told: _OfSum, notes: _OfSum) -> KnownSum | None:
+    """Restore the secrets of a sum from its messages and friends' notes; None where messages are missing."""
+    offers = {holder: _to_bytes(seen.tensor()) for holder, seen in came.get(OFFERS, {}).items()}
     answers = {holder: seen.tensor() for holder, seen in came.get(REVEALED, {}).items()}
     survivors, passed = (
         next(iter(told[key].values())).tensor() if key in told else None for key in (SURVIVORS, PASSED)
@@ -136,7 +137,7 @@ def _known(round_: Round, session: int, came: _OfSum, told: _OfSum, notes: _OfSu
     if not (set(sharing) <= set(offers) and set(counted) <= set(values)):
         return None
     masks = dict[PartyId, int]()
-    keys = {friend: shamir.of_bytes(_bytes(seen.tensor())) for friend, seen in notes.get(OFFERS, {}).items()}
+    keys = {friend: shamir.of_bytes(_to_bytes(seen.tensor())) for friend, seen in notes.get(OFFERS, {}).items()}
     opened = {friend: seen.tensor() for friend, seen in notes.get(REVEALED, {}).items()}
     for holder in sharing:
         place = round_.holders.index(holder)
@@ -145,21 +146,21 @@ def _known(round_: Round, session: int, came: _OfSum, told: _OfSum, notes: _OfSu
         (of_mask if holder in counted else of_key).update({other: rows[place] for other, rows in answers.items()})
         for shares, secrets in ((of_key, keys), (of_mask, masks)):
             if len(shares) >= round_.threshold:
-                secrets.setdefault(holder, _combined(round_, shares))
+                secrets.setdefault(holder, _combine_shares(round_, shares))
     return KnownSum(round_, session, offers, sharing, counted, values, masks, keys)
 
 
-def _combined(round_: Round, shares: Mapping[PartyId, Tensor]) -> int:
+def _combine_shares(round_: Round, shares: Mapping[PartyId, Tensor]) -> int:
     chosen = list(shares.items())[: round_.threshold]
-    return shamir.combine({round_.holders.index(party) + 1: shamir.of_bytes(_bytes(one)) for party, one in chosen})
+    return shamir.combine({round_.holders.index(party) + 1: shamir.of_bytes(_to_bytes(one)) for party, one in chosen})
 
 
-def _bytes(tensor: Tensor) -> bytes:
+def _to_bytes(tensor: Tensor) -> bytes:
     return tensor.contiguous().numpy().tobytes()
 
 
 def hellos_of(view: View) -> dict[int, dict[PartyId, Hello]]:
-    """Session → party → what it stated of itself last."""
+    """Return session → party → its newest hello in a view."""
     found: dict[int, dict[PartyId, Hello]] = {}
     for seen in view.messages:
         if (seen.tag.kind, seen.tag.round) == (Kind.HELLO, 0):
@@ -169,7 +170,7 @@ def hellos_of(view: View) -> dict[int, dict[PartyId, Hello]]:
 
 
 def _session_names(view: View) -> dict[int, str]:
-    """Session → what its masks and keys were made for."""
+    """Return session → the name that its masks and keys are derived with, from all parties' nonces."""
     parties = (*view.settings.data.names, SERVER)
     return {
         session: session_name([hellos[party].nonce for party in parties])
@@ -179,19 +180,19 @@ def _session_names(view: View) -> dict[int, str]:
 
 
 def noise_at_server(server: View, friends: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
-    """What must say nothing to the server and holders that help it: what holders sealed for one another, and gave.
+    """Yield what must look uniform to the server and its ``friends``: sealed shares, and values under masks.
 
-    Of masks all that comes off is taken off, as long as one is left.
+    All known masks are taken off, as long as one that is not known is left.
     """
     sums, helping = known_sums(server, friends), [view.party for view in friends]
-    yield from _noise("sums with all own masks", outside, sums, lambda known: known.less_pairs)
+    yield from _noise_evidence("sums with all own masks", outside, sums, lambda known: known.less_pairs)
     for holder in outside:
-        yield from _values_under_masks(sums, helping, holder)
+        yield from _masked_value_evidence(sums, helping, holder)
     for holder in outside:
-        yield from _shares(f"shares that {holder} sealed", holder, [server.received(SEALED[0], holder, SEALED[1])])
+        yield from _share_tests(f"shares that {holder} sealed", holder, [server.received(SEALED[0], holder, SEALED[1])])
 
 
-def _values_under_masks(sums: Sequence[KnownSum], friends: Sequence[PartyId], holder: PartyId) -> Iterator[Evidence]:
+def _masked_value_evidence(sums: Sequence[KnownSum], friends: Sequence[PartyId], holder: PartyId) -> Iterator[Evidence]:
     came = [each for each in sums if holder in each.values]
     counted = [each for each in came if holder in each.counted]
     late = [each for each in came if holder not in each.counted and not each.hiding(holder)]
@@ -201,19 +202,19 @@ def _values_under_masks(sums: Sequence[KnownSum], friends: Sequence[PartyId], ho
     def less(peers: Sequence[PartyId] | None, *, own: bool) -> Callable[[KnownSum], Tensor]:
         return lambda known: known.less_masks(holder, known.sharing if peers is None else peers, own=own)
 
-    yield from _noise(values, [holder], came, lambda known: known.values[holder].tensor())
-    yield from _noise(f"{values}, without its own", [holder], hidden, less((), own=True))
+    yield from _noise_evidence(values, [holder], came, lambda known: known.values[holder].tensor())
+    yield from _noise_evidence(f"{values}, without its own", [holder], hidden, less((), own=True))
     words = f"sums with no own mask but {holder}'s"
-    yield from _noise(words, [holder], counted, lambda known: known.total + known.own(holder))
+    yield from _noise_evidence(words, [holder], counted, lambda known: known.total + known.own(holder))
     words = f"{values} that came too late, without those with others"
-    yield from _noise(words, [holder], late, less(None, own=False))
+    yield from _noise_evidence(words, [holder], late, less(None, own=False))
     if friends:
         values += f", without those with {'+'.join(friends)}"
-        yield from _noise(values, [holder], counted, less(friends, own=False))
-        yield from _noise(f"{values} and its own", [holder], hidden, less(friends, own=True))
+        yield from _noise_evidence(values, [holder], counted, less(friends, own=False))
+        yield from _noise_evidence(f"{values} and its own", [holder], hidden, less(friends, own=True))
 
 
-def _noise(
+def _noise_evidence(
     words: str, about: Sequence[PartyId], sums: Sequence[KnownSum], left: Callable[[KnownSum], Tensor]
 ) -> Iterator[Evidence]:
     if sums:
@@ -223,28 +224,28 @@ def _noise(
 
 
 def noise_at_holders(holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
-    """What some holders got of each of the others: shares, sealed, and opened."""
+    """Yield what must look uniform to some holders together: the shares that each other holder sealed for them."""
     names = holders[0].settings.data.names
     for sender in outside:
         sealed = [view.received(PASSED[0], SERVER, PASSED[1]) for view in holders]
         opened = [view.noted(*REVEALED) for view in holders]
         place = names.index(sender)
-        yield from _shares(f"shares that {sender} sealed for it", sender, sealed, place)
-        yield from _shares(f"shares that {sender} gave it", sender, opened, place)
+        yield from _share_tests(f"shares that {sender} sealed for it", sender, sealed, place)
+        yield from _share_tests(f"shares that {sender} gave it", sender, opened, place)
 
 
-def _shares(
+def _share_tests(
     words: str, holder: PartyId, found: Sequence[Sequence[Seen]], place: int | None = None
 ) -> Iterator[Evidence]:
-    """A message of each party: what came in all sums, one after another; of one row where a place is given."""
+    """Yield one test of shares of ``holder``, over all sums; ``found``: messages by receiver; ``place``: one row."""
     chosen = [some if len(some) <= MOST else [*some[: MOST // 2], *some[-MOST // 2 :]] for some in found]
     messages = tuple(seen for some in chosen for seen in some)
     if messages:
-        read = lambda: [_one(some, place) for some in chosen if some]  # noqa: E731
+        read = lambda: [_share_bytes(some, place) for some in chosen if some]  # noqa: E731
         yield Evidence("noise", words, (holder,), permitted=False, noise=read, messages=messages)
 
 
-def _one(some: Sequence[Seen], place: int | None) -> Ciphertext:
+def _share_bytes(some: Sequence[Seen], place: int | None) -> Ciphertext:
     rows = [seen.tensor().numpy()[slice(None) if place is None else [place]] for seen in some]
     there = np.concatenate([each[each.any(axis=1)] for each in rows])
     if there.shape[1] != SEALED_BYTES:

@@ -57,7 +57,7 @@ class TaskConformance:
         return found
 
     def job(self, **said: object) -> AveragingJob:
-        """A job of it."""
+        """Make a job of the task, over the holders of ``graphs``, with more of its settings."""
         task = {"name": self.name, **self.said, **said}
         return averaging(
             parse_job(
@@ -72,7 +72,7 @@ class TaskConformance:
         )
 
     def begun(self) -> tuple[Task[Any, Any], Averaged, list[Own]]:
-        """The task, its network before the first round, and what each holder has."""
+        """Return the task, its network before the first round, and each holder's prepared data."""
         job = self.job()
         twin = PlainAveraging(job, self.graphs())
         twin.gather()

@@ -49,7 +49,7 @@ class Pairs(NamedTuple):
         return len(self.split)
 
     def where(self, chosen: Tensor) -> Pairs:
-        """Those that are chosen, by Tensor[M] bool or numbers of pairs."""
+        """Return the pairs that ``chosen`` selects: Tensor[M] bool, or Tensor of indices."""
         return Pairs(*(column[..., chosen] for column in self))
 
 
@@ -64,9 +64,9 @@ class PairsOwn(Own):
     def divided(
         cls, graph: PartyGraph, dtype: torch.dtype, streams: LearningStreams, validation: float, test: float
     ) -> Self:
-        """A holder's edges, divided at random, loops left out."""
+        """Split a holder's edges at random, without loops, and draw as many pairs without an edge."""
         nodes = graph.num_nodes
-        keys = _keys(graph.edge_index, nodes)
+        keys = _pair_keys(graph.edge_index, nodes)
         every = torch.unique(keys[graph.edge_index[0] != graph.edge_index[1]])
         order = torch.randperm(len(every), generator=streams.generator("links"))
         split = torch.zeros(len(every), dtype=torch.int64)
@@ -83,33 +83,33 @@ class PairsOwn(Own):
         taken = every[split == TRAIN]
         seen = graph.with_edges(torch.isin(keys, every[split != TRAIN], invert=True))
         ready = Own.of(seen, dtype)
-        return cls(seen, ready.features, ready.adjacency, _both([edges, drawn]), taken)
+        return cls(seen, ready.features, ready.adjacency, _concatenate([edges, drawn]), taken)
 
     @classmethod
     def joined(cls, owns: Sequence[PairsOwn], dtype: torch.dtype) -> Self:
-        """Several holders' in one place: each pair stays one of its holder's nodes."""
+        """Join several holders' graphs and pairs; each pair stays between nodes of its holder."""
         graph = side_by_side([own.graph for own in owns])
         parts, taken, start = [], [], 0
         for own in owns:
             pairs, nodes = own.pairs, own.graph.num_nodes
             parts.append(pairs._replace(ends=pairs.ends + start, first=pairs.first + start))
             ends = torch.stack([own.taken // nodes, own.taken % nodes]) + start
-            taken.append(_keys(ends, graph.num_nodes))
+            taken.append(_pair_keys(ends, graph.num_nodes))
             start += nodes
         features, adjacency = FixedInput(graph.features, dtype), Adjacency.from_graph(graph, dtype)
-        return cls(graph, features, adjacency, _both(parts), torch.cat(taken).sort().values)
+        return cls(graph, features, adjacency, _concatenate(parts), torch.cat(taken).sort().values)
 
     def training(self, negatives: int, generator: torch.Generator) -> Pairs:
-        """The training edges, and for each so many pairs without a training edge, drawn anew."""
+        """Return the training edges, and for each ``negatives`` new random pairs without a training edge."""
         edges = self.pairs.where((self.pairs.split == TRAIN) & self.pairs.linked)
         times = edges.where(torch.arange(edges.size).repeat(negatives))
-        return _both([edges, unlinked(times, self.taken, self.graph.num_nodes, generator)])
+        return _concatenate([edges, unlinked(times, self.taken, self.graph.num_nodes, generator)])
 
 
 def unlinked(like: Pairs, taken: Tensor, nodes: int, generator: torch.Generator) -> Pairs:
-    """For each of some pairs another of the same holder, uniform among those without an edge, or fewer where few are.
+    """Draw for each of ``like`` a uniform pair of the same holder without an edge; it is left out after 16 failures.
 
-    ``taken`` is Tensor[T] int64 ascending, keys of pairs that have an edge.
+    ``taken`` is Tensor[T] int64 ascending, the keys of pairs with an edge; ``nodes``: how many rows there are.
     """
     ends = torch.zeros_like(like.ends)
     wrong = torch.ones(like.size, dtype=torch.bool)
@@ -119,18 +119,18 @@ def unlinked(like: Pairs, taken: Tensor, nodes: int, generator: torch.Generator)
         first, count = like.first[wrong], like.nodes[wrong]
         drawn = torch.rand(2, len(first), generator=generator, dtype=torch.float64)
         ends[:, wrong] = first + (drawn * count).long()
-        wrong = (ends[0] == ends[1]) | torch.isin(_keys(ends, nodes), taken)
+        wrong = (ends[0] == ends[1]) | torch.isin(_pair_keys(ends, nodes), taken)
     return like._replace(ends=ends, linked=torch.zeros(like.size, dtype=torch.bool)).where(~wrong)
 
 
-def _keys(ends: Tensor, nodes: int) -> Tensor:
-    """A number of each pair, the same in both directions: Tensor[M] int64."""
+def _pair_keys(ends: Tensor, nodes: int) -> Tensor:
+    """Number each pair of ``ends`` [2, M], the same in both directions: Tensor[M] int64."""
     low, high = ends.sort(dim=0).values
     keys: Tensor = low * nodes + high
     return keys
 
 
-def _both(parts: Sequence[Pairs]) -> Pairs:
+def _concatenate(parts: Sequence[Pairs]) -> Pairs:
     return Pairs(*(torch.cat(columns, dim=-1) for columns in zip(*parts, strict=True)))
 
 
@@ -272,7 +272,7 @@ class Links(Task[LinksSettings, PairsOwn], Judging[PairsOwn]):
 
     @override
     def predictions(self, network: Averaged, own: PairsOwn, output: Tensor) -> Predicted:
-        """The pairs held back, with an edge and without, and how probable an edge is."""
+        """Return the validation and test pairs, with and without an edge, and how probable an edge is."""
         held = own.pairs.split != TRAIN
         pairs, chances = own.pairs.where(held), output[held].double().sigmoid()
         return Predicted(

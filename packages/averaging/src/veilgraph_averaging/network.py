@@ -34,22 +34,22 @@ class RuleSettings(Settings):
     name: str
 
     def local_loss(self, loss: Tensor, weights: Sequence[Tensor], start: Sequence[Tensor]) -> Tensor:
-        """What a holder trains for."""
+        """Return the loss that a holder minimises, from its task's ``loss``, its weights and the round's first ones."""
         return loss
 
     def memory(self, size: int) -> dict[str, Tensor]:
-        """What the server keeps from round to round, of ``size`` weights, as it is before the first."""
+        """Return the server's state before the first round, for ``size`` weights: name → Tensor; {} if it has none."""
         return {}
 
     def step(self, weights: Tensor, mean: Tensor, memory: Mapping[str, Tensor], learning_rate: float) -> Tensor:
-        """The server's next weights, Tensor[W] float64, from the ``mean`` of changes or gradients over training nodes.
+        """Return the next weights, Tensor[W] float64, from the ``mean`` of changes or gradients over training nodes.
 
-        ``memory`` is of the rounds before, brought up to this one; ``learning_rate`` the job's.
+        ``memory``, the state of earlier rounds, is updated in place; ``learning_rate`` is the job's.
         """
         raise NotImplementedError
 
 
-class _AlongMean(RuleSettings):
+class _MeanStepSettings(RuleSettings):
     words: ClassVar[str] = "adds the mean of the holders' changes to the weights"
 
     server_rate: float = Field(1.0, gt=0)
@@ -60,7 +60,7 @@ class _AlongMean(RuleSettings):
         return weights + self.server_rate * mean
 
 
-class FedAvgSettings(_AlongMean):
+class FedAvgSettings(_MeanStepSettings):
     """w ← w + η·Σ n_i·Δ_i / Σ n_i, which for η = 1 is the mean of the holders' weights.
 
     McMahan et al. 2017, Algorithm 1.
@@ -71,7 +71,7 @@ class FedAvgSettings(_AlongMean):
     )
 
 
-class FedProxSettings(_AlongMean):
+class FedProxSettings(_MeanStepSettings):
     """As FedAvg, where a holder trains for loss + μ/2·‖w − w_start‖² (Li et al. 2020, eq. 2)."""
 
     name: Literal["fedprox"] = "fedprox"
@@ -151,7 +151,7 @@ class Own:
 
     @classmethod
     def of(cls, graph: PartyGraph, dtype: torch.dtype) -> Self:
-        """Made ready for networks of one dtype."""
+        """Prepare a graph's features and edges for networks of ``dtype``."""
         return cls(graph, FixedInput(graph.features, dtype), Adjacency.from_graph(graph, dtype))
 
 
@@ -207,8 +207,8 @@ class Averaged(FactNetwork):
     _staying: frozenset[str] = frozenset()
 
     def keep_home(self, parts: Collection[str]) -> None:
-        """Says, once, which parts' weights are not averaged; ``ConfigError``: there is no such part with weights."""
-        if absent := set(parts) - {_part(name) for name, _ in self.named_parameters()}:
+        """Set the parts whose weights are not averaged; ``ConfigError``: the network has no weights in one of them."""
+        if absent := set(parts) - {_part_of(name) for name, _ in self.named_parameters()}:
             part = sorted(absent)[0]
             words = f"averaging.personal={part}: this job's network has no weights in that part; leave it out"
             raise ConfigError(words, key="averaging.personal", value=part)
@@ -216,25 +216,25 @@ class Averaged(FactNetwork):
 
     def shared(self) -> list[nn.Parameter]:
         """The weights that are averaged."""
-        return [weight for name, weight in self.named_parameters() if _part(name) not in self._staying]
+        return [weight for name, weight in self.named_parameters() if _part_of(name) not in self._staying]
 
     def at_home(self) -> list[nn.Parameter]:
-        """The others, which stay with their holder."""
-        return [weight for name, weight in self.named_parameters() if _part(name) in self._staying]
+        """The weights that are not averaged, and stay with their holder."""
+        return [weight for name, weight in self.named_parameters() if _part_of(name) in self._staying]
 
     def vector(self) -> Tensor:
         """A copy of all weights that are averaged, one after another: Tensor[W]."""
         return parameters_to_vector(self.shared()).detach().clone()
 
     def take(self, vector: Tensor) -> None:
-        """Overwrites these with a copy of what ``vector`` gave, of this network or another like it."""
+        """Set the averaged weights to ``vector``, Tensor[W], as the method ``vector`` returned it."""
         weights = self.shared()
         with torch.no_grad():
             for weight, part in zip(weights, torch.split(vector, [each.numel() for each in weights]), strict=True):
                 weight.copy_(part.view_as(weight))
 
 
-def _part(name: str) -> str:
+def _part_of(name: str) -> str:
     return name.removeprefix("body.").partition(".")[0]
 
 
@@ -270,7 +270,7 @@ class AveragedNetwork(Averaged):
         self.to(dtype)
 
     def forward(self, features: FixedInput, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
-        """Of a graph's nodes Tensor[N, C]; ``generator`` None means evaluation."""
+        """Return logits of a graph's nodes, Tensor[N, C]; ``generator`` draws dropout, None means evaluation."""
         h = self._activation(features.times(self.input.weight.t()) + self.input.bias)
         h = dropout(h, self._dropout, generator)
         h = self.local(h, h, adjacency, generator)
@@ -279,7 +279,7 @@ class AveragedNetwork(Averaged):
 
 
 class Personalised(nn.Module):
-    """What a holder adds to a private model at home: logits of its own, from all its edges and labels, without noise.
+    """A holder's own correction of a private model, trained at home on all its edges and labels without noise.
 
         logits = a·o + b·(mean of the neighbours' o) + N(x, edges)
 
@@ -308,32 +308,32 @@ class Personalised(nn.Module):
         self.register_buffer("learnt", torch.tensor(False))
 
     def forward(self, averaged: Tensor) -> Tensor:
-        """Logits of all of the holder's nodes, from those of the averaged network, Tensor[N, C]."""
+        """Correct the averaged network's logits of the holder's nodes: Tensor[N, C] to Tensor[N, C]."""
         near = self._own.adjacency.mean(averaged)
         found: Tensor = self.network(self._own.features, self._own.adjacency, None)
         return self.mix[0] * averaged + self.mix[1] * near + found
 
     def learn(self, averaged: Tensor) -> None:
-        """Trains once; nothing happens where that was done before, or there are no training nodes."""
+        """Train on the averaged network's logits, Tensor[N, C], unless that was done or there are no training nodes."""
         graph = self._own.graph
         if bool(self.learnt) or graph.labels is None or graph.train_mask is None or not bool(graph.train_mask.any()):
             return
         labels, train = graph.labels, graph.train_mask
         judged = graph.val_mask if graph.val_mask is not None and bool(graph.val_mask.any()) else None
-        best, kept, start = (-1.0, 0.0), self._weights(), self._weights()
+        best, kept, start = (-1.0, 0.0), self._copy_state(), self._copy_state()
         for together in (True, False) if judged is not None else (True,):
             self.load_state_dict(start)
             if not together:
                 nn.init.zeros_(self.mix)
-            for logits in self._epochs(averaged, labels, train, together=together):
-                if judged is not None and (now := _judged(logits[judged], labels[judged])) > best:
-                    best, kept = now, self._weights()
+            for logits in self._train_epochs(averaged, labels, train, together=together):
+                if judged is not None and (now := _accuracy_and_loss(logits[judged], labels[judged])) > best:
+                    best, kept = now, self._copy_state()
         if judged is not None:
             self.load_state_dict(kept)
         self.learnt.fill_(value=True)
 
-    def _epochs(self, averaged: Tensor, labels: Tensor, train: Tensor, *, together: bool) -> Iterator[Tensor]:
-        """Logits before the first epoch of Adam and after each."""
+    def _train_epochs(self, averaged: Tensor, labels: Tensor, train: Tensor, *, together: bool) -> Iterator[Tensor]:
+        """Train by Adam, and yield the logits, Tensor[N, C], before the first epoch and after each."""
         settings = self._settings
         decayed: dict[str, Any] = {"params": list(self.network.parameters()), "weight_decay": settings.weight_decay}
         groups = [decayed, {"params": [self.mix]}] if together else [decayed]
@@ -348,11 +348,11 @@ class Personalised(nn.Module):
                 torch.autograd.backward(loss)
                 optimizer.step()
 
-    def _weights(self) -> dict[str, Tensor]:
+    def _copy_state(self) -> dict[str, Tensor]:
         return {name: tensor.detach().clone() for name, tensor in self.state_dict().items()}
 
 
-def _judged(logits: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Accuracy, and of two that are equal the lower loss: higher is better."""
+def _accuracy_and_loss(logits: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Return accuracy and minus cross-entropy, compared in this order: higher is better."""
     right = float((logits.argmax(dim=1) == labels).double().mean())
     return right, -float(functional.cross_entropy(logits, labels))

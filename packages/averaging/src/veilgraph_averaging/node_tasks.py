@@ -58,11 +58,11 @@ class AnswerTask(Task[S, O], Judging[O], ABC):
 
     @abstractmethod
     def answers(self, network: Averaged | None = None) -> Answers:
-        """What is learnt; without a network, for what needs none of its facts."""
+        """Return the loss, tally and scores of this task's answers; ``network`` None: without its facts."""
 
     @abstractmethod
     def judged(self, own: O) -> PartyGraph:
-        """What has the labels or targets, and the masks."""
+        """Return the graph whose labels or targets, and masks, are trained on and judged."""
 
     @abstractmethod
     def logits(self, network: Averaged, own: O, generator: torch.Generator | None) -> Tensor:
@@ -136,7 +136,7 @@ class ClassTask(AnswerTask[S, O], ABC):
     @property
     @override
     def sums_before(self) -> SumsBefore[O]:
-        """The training examples of each class, where classes are balanced."""
+        """One sum, of the training examples of each class, where classes are balanced; else none."""
         return replace(super().sums_before, sizes=(self.public.stated,) if self._balances else ())
 
     @property
@@ -149,7 +149,7 @@ class ClassTask(AnswerTask[S, O], ABC):
 
     @override
     def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Scores:
-        """With AUC, for which all logits are needed."""
+        """Return the scores from all logits in one place, exact AUC included."""
         public = self.public
         objective = Objective(self.judged(own), public.train, public.dtype, public.transition)
         return objective.score(output, everything=everything)
@@ -160,8 +160,8 @@ class ClassTask(AnswerTask[S, O], ABC):
         return calibration_at(self.judged(own), probabilities, self.public.transition, weights)
 
 
-class _OfNodes(AnswerTask[S, Own], ABC):
-    """Every node has an answer of its own."""
+class _NodeTask(AnswerTask[S, Own], ABC):
+    """A task in which every node has a class or value of its own."""
 
     @override
     def own(self, graph: PartyGraph, streams: LearningStreams) -> Own:
@@ -181,8 +181,8 @@ class _OfNodes(AnswerTask[S, Own], ABC):
         return found
 
 
-class Classes(_OfNodes[TaskSettings], ClassTask[TaskSettings, Own]):
-    """Of every node its class."""
+class Classes(_NodeTask[TaskSettings], ClassTask[TaskSettings, Own]):
+    """Node classification: cross-entropy of a node's logits."""
 
     measures: ClassVar[Measures] = CLASS_MEASURES
     subject: ClassVar[Subject] = ClassSubject("the class of a node")
@@ -218,7 +218,7 @@ class TargetSubject(Subject):
         return graph.targets is not None
 
 
-class Values(_OfNodes[ValuesSettings]):
+class Values(_NodeTask[ValuesSettings]):
     """Mean squared error of standardised targets; MAE, RMSE and R² of sums over the holders: see ``Regression``."""
 
     settings: ClassVar[type[TaskSettings]] = ValuesSettings
@@ -258,7 +258,7 @@ class GraphsSettings(TaskSettings):
 
 @dataclass(frozen=True, eq=False)
 class GraphsOwn(Own):
-    """A holder's graphs."""
+    """A holder's data for graph classification."""
 
     place: Tensor  # Tensor[N] int64, of which of them a node is, 0..G−1
     numbers: Tensor  # Tensor[G] int64, as ``membership`` has them
@@ -266,7 +266,7 @@ class GraphsOwn(Own):
 
     @classmethod
     def of(cls, graph: PartyGraph, dtype: torch.dtype) -> Self:
-        """Made ready for networks of one dtype; the graph has ``membership``."""
+        """Prepare a graph, which has ``membership``, for networks of ``dtype``."""
         assert graph.membership is not None
         numbers, place = torch.unique(graph.membership, return_inverse=True)
         first = torch.full((len(numbers),), graph.num_nodes)
@@ -339,6 +339,6 @@ class Graphs(ClassTask[GraphsSettings, GraphsOwn]):
 
     @override
     def predictions(self, network: Averaged, own: GraphsOwn, output: Tensor) -> Predicted:
-        """Of whole graphs, which have numbers of their own."""
+        """Return class probabilities of graphs, named by their numbers in ``membership``."""
         names = tuple(str(number) for number in own.numbers.tolist())
         return Predicted(output.softmax(dim=1), names=names, keys=("graph",))

@@ -35,14 +35,14 @@ from veilgraph_averaging.tasks import Task, TaskSettings
 from veilgraph_averaging.training import EXTRA, check_rule, public
 
 
-def _goes_on(job: AveragingJob) -> str:
+def _dropout_words(job: AveragingJob) -> str:
     return (
         f"A round goes on as long as {job.threshold} of the {len(job.data.names)} holders are there; who drops out is "
         "left out of its sums."
     )
 
 
-def _open(job: AveragingJob) -> list[str]:
+def _describe_open(job: AveragingJob) -> list[str]:
     own, task = job.averaging, job.averaging.task.kind
     named = {"input": "the map of the features", "local": "the hops", "output": "the last map"}
     parts = listed([named[part] for part in own.personal])
@@ -52,14 +52,14 @@ def _open(job: AveragingJob) -> list[str]:
         *([f"Each has weights of its own in {parts}, which it never adds up."] if own.personal else []),
         "Changes of weights, losses and counts are added up under masks: the server learns sums over the holders, and "
         f"{own.rule.words}, weighted by {task.subject.examples}.",
-        _goes_on(job),
+        _dropout_words(job),
         "Every holder, and the server, has the weights after every round: what a model has learnt of its data by heart "
         "they can ask it.",
         noised_labels(job),
     ]
 
 
-def _private(job: AveragingJob, given: SampledSettings) -> list[str]:
+def _describe_private(job: AveragingJob, given: SampledSettings) -> list[str]:
     joint, bound = None if job.training_plan is None else job.training_plan.joint, given.degree_bound
     noise = ", by its holder's noise alone"
     if joint is not None:
@@ -77,7 +77,7 @@ def _private(job: AveragingJob, given: SampledSettings) -> list[str]:
         f"of each that is drawn to length {given.clip:g}, adds these up with Gaussian noise, and pays for it in its "
         "ledger first.",
         "Sums are added up under masks: the server learns sums over the holders, and takes a step down their mean.",
-        _goes_on(job),
+        _dropout_words(job),
         "Every holder, and the server, has the weights after every round. An ε bounds what all that says of a node's "
         f"features, label and edges{noise}{bounded}",
         *([] if job.averaging.at_home is None else [home]),
@@ -91,7 +91,7 @@ _WAITS: Final = 10
 
 
 def costs_of(job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
-    """As ``Sessions.costs``; None where the network is one of the parties' own."""
+    """Return what a job sends stage by stage, and its memory; None where the network comes from parties' Python."""
     classes = {holder: own.classes for holder, own in sizes.items() if own.classes}
     stated = classes or dict.fromkeys(sizes, 1)  # of a task without any, which holders merely say that they have
     known = public(job, {holder: own.columns for holder, own in sizes.items()}, stated)
@@ -106,11 +106,11 @@ def costs_of(job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> Costs | 
     train, holders = job.train, len(sizes)
 
     def told(count: int, each: int = _NUMBER) -> dict[PartyId, int]:
-        """Numbers that the server tells every holder."""
+        """Bytes of ``count`` numbers, ``each`` so wide, that the server sends to every holder: sender → bytes."""
         return {SERVER: holders * (HEADER_BYTES + each * count)}
 
     def summed(size: int, each: int = _NUMBER) -> dict[PartyId, int]:
-        """A sum of so many numbers to whose end all stay, and what is told of it: as many, of some width."""
+        """Bytes of a masked sum of ``size`` numbers with all holders, and of telling its result: sender → bytes."""
         up, down = holder_bytes(holders, size)
         return {**dict.fromkeys(sizes, up), SERVER: holders * down + told(size, each)[SERVER]}
 
@@ -143,7 +143,7 @@ _MEASURED: Final = 3  # holders whose noise together is what ε needs, in resear
 
 class _AveragingData(SameColumnsData[AveragingJob]):
     def check_graphs(self, job: AveragingJob, graphs: Sequence[PartyGraph]) -> None:
-        """A private training's rule on neighbours; see ``Data.check_graphs``."""
+        """Refuse graphs that break a private training's bound on neighbours; see ``Data.check_graphs``."""
         for graph in graphs:
             check_rule(job, graph)
 
@@ -152,7 +152,7 @@ class _AveragingSessions(SameColumnsSessions[AveragingJob]):
     has_costs: ClassVar[bool] = True
 
     def costs(self, job: AveragingJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
-        """None where the network is one of the parties' own."""
+        """Return what the job sends and holds; None where the network comes from the parties' own Python."""
         return costs_of(job, sizes)
 
     def role(self, session: RoleContext, aligned: Aligned) -> Role:
@@ -175,7 +175,7 @@ class _AveragingGuarantee(Guarantee[AveragingJob]):
         return None if job.training_plan is None else PrivateTraining(job, job.training_plan, nodes)
 
     def trained_way(self, job: AveragingJob) -> str:
-        """Without hops and of zero-out; with joint noise as many make it as when it was measured."""
+        """Name the measured way of training that the job's noise is like; empty where none was measured."""
         plan = job.training_plan
         joint = None if plan is None else plan.joint
         if plan is not None and plan.settings.neighbours != "zero-out":
@@ -187,7 +187,7 @@ class _AveragingGuarantee(Guarantee[AveragingJob]):
         return f"private training{'' if job.averaging.at_home is None else ', then at home'}"
 
     def privacy_limits(self, job: AveragingJob) -> list[str]:
-        """What a holder learns at home, which is nobody's but its own; see ``Guarantee.privacy_limits``."""
+        """Say that ε does not cover what holders learn at home; see ``Guarantee.privacy_limits``."""
         if job.averaging.at_home is None:
             return []
         return [
@@ -215,7 +215,7 @@ class _AveragingWords(SameColumnsWords[AveragingJob]):
         given = job.averaging.privacy
         return [
             f"{listed(job.data.names)} have graphs of their own with the same columns, and no node in common.",
-            *(_open(job) if given is None else _private(job, given)),
+            *(_describe_open(job) if given is None else _describe_private(job, given)),
             TRUST,
         ]
 

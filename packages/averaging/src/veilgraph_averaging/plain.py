@@ -24,10 +24,10 @@ from veilgraph_averaging.twin import public_of
 
 
 class PlainAveraging:
-    """All parties of a job together.
+    """All parties of a job in one process, with sums in the clear.
 
     Args:
-        publishers: holder → by what it releases, where training is private; by default one without a ledger.
+        publishers: holder → its publisher in a private training; by default one without a ledger.
 
     Raises:
         DataError: nobody has what the task needs, or a node more neighbours than a private training allows.
@@ -45,9 +45,9 @@ class PlainAveraging:
         self._own: dict[PartyId, Own] = {
             graph.party: self.task.own(graph, self._streams[graph.party]) for graph in graphs
         }
-        self.network = self._network(SERVER)
+        self.network = self._make_network(SERVER)
         self._at_home = dict[PartyId, Personalised]()
-        self._home = {graph.party: self._kept(self._network(graph.party)) for graph in graphs}
+        self._home = {graph.party: self._copy_weights(self._make_network(graph.party)) for graph in graphs}
         self.network.keep_facts(sum(self.task.sums_before.sizes))
         self._memory = job.averaging.rule.memory(len(self.network.vector()))
         self._private, self._publishers = dict[PartyId, PrivateTraining](), dict(publishers or {})
@@ -57,22 +57,22 @@ class PlainAveraging:
                 self._private[graph.party] = PrivateTraining(job, graph)
                 self._publishers.setdefault(graph.party, plan.paid_by(None, system_secrets))
 
-    def _network(self, party: PartyId) -> Averaged:
+    def _make_network(self, party: PartyId) -> Averaged:
         network: Averaged = self.task.network(LearningStreams(self._job.seed, party))
         network.keep_home(self._job.averaging.personal)
         return network
 
     @staticmethod
-    def _kept(network: Averaged) -> list[Tensor]:
+    def _copy_weights(network: Averaged) -> list[Tensor]:
         return [weight.detach().clone() for weight in network.at_home()]
 
-    def _enter(self, party: PartyId) -> None:
+    def _load_home_weights(self, party: PartyId) -> None:
         with torch.no_grad():
             for weight, kept in zip(self.network.at_home(), self._home[party], strict=True):
                 weight.copy_(kept)
 
     def gather(self, absent: Sequence[Collection[PartyId]] = ()) -> None:
-        """The sums before the first round, each without those that are absent from it."""
+        """Compute the task's sums before the first round; ``absent``: for each sum, the holders left out of it."""
         left = iter(absent)
 
         def summed(_: int, known: Tensor) -> Tensor:
@@ -84,10 +84,7 @@ class PlainAveraging:
         self.network.gather(self.task.sums_before.sizes, summed)
 
     def round(self, number: int, absent: Collection[PartyId] = ()) -> float | None:
-        """One round.
-
-        Returns the mean loss, before the round; None where nobody trained.
-        """
+        """Run round ``number`` ≥ 1 without those ``absent``; return the loss before it, None: unknown."""
         if not self.network.has_facts:
             self.gather()
         start, summands = self.network.vector(), []
@@ -95,9 +92,9 @@ class PlainAveraging:
             if party in absent and not self.network.at_home():
                 continue
             self.network.take(start)
-            self._enter(party)
+            self._load_home_weights(party)
             found = self._summand(party, own, number)
-            self._home[party] = self._kept(self.network)
+            self._home[party] = self._copy_weights(self.network)
             if party not in absent:
                 summands.append(found)
         following, loss = averaged(self._job, self._memory, start, opened(self._job, masked_sum(summands), start))
@@ -113,14 +110,14 @@ class PlainAveraging:
         )
 
     def infer(self, party: PartyId) -> Tensor:
-        """The task's output of a holder: of classes logits of its nodes, Tensor[N, C]; with what it learnt at home."""
-        self._enter(party)
+        """Return the task's output on a holder's data, as logits Tensor[N, C], corrected by what it learnt at home."""
+        self._load_home_weights(party)
         with torch.no_grad():
             output = self.task.judging.output(self.network, self._own[party])
             return self._at_home[party](output) if party in self._at_home else output
 
     def finish(self) -> None:
-        """What holders learn at home once the last round is over."""
+        """After the last round, train each labelled holder's own correction, if ``averaging.at_home`` is set."""
         given = self._job.averaging.at_home
         for party, own in self._own.items() if given is not None else ():
             if own.graph.labels is None:
@@ -131,12 +128,12 @@ class PlainAveraging:
             self._at_home[party] = home
 
     def predictions(self, party: PartyId) -> Predicted:
-        """What a holder would have of the model."""
+        """Return the predictions that a holder would get."""
         output = self.infer(party)
         return self.task.judging.predictions(self.network, self._own[party], output)
 
     def scores(self, absent: Collection[PartyId] = ()) -> Scores:
-        """Of all holders but those that are absent."""
+        """Return the scores over all holders but those ``absent``."""
         counted = [party for party in self._own if party not in absent]
         flat = [self.task.judging.tally(self.network, self._own[party], self.infer(party)) for party in counted]
         return self.task.judging.scores(self.network, masked_sum(flat))

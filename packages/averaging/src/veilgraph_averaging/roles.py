@@ -47,7 +47,7 @@ _SIGNING = 2  # round of the signing keys; those of masks are new in every sum
 
 
 class _AveragingRole(Role):
-    """What a holder and the server have in common: the task, the network, and one sum after another."""
+    """Common part of holder and server: the task, the network, and the numbering of sums."""
 
     _task: Task[Any, Any]
 
@@ -57,8 +57,8 @@ class _AveragingRole(Role):
         self._sums, self._epoch = 0, 0
         self._record: SurvivorRecord | None = None
 
-    def _known(self, hellos: Mapping[PartyId, Hello]) -> Public:
-        """What holders state, as all parties know it; the task follows from it."""
+    def _agree_on_public(self, hellos: Mapping[PartyId, Hello]) -> Public:
+        """Combine holders' hellos into what all know before round 1, and set the task from it."""
         session = self.session
         features = {holder: hellos[holder].features for holder in session.holders}
         stated = {holder: hellos[holder].classes for holder in session.holders}
@@ -72,16 +72,16 @@ class _AveragingRole(Role):
         self._network.keep_facts(sum(self._task.sums_before.sizes))
 
     def _id_of_scores(self) -> SumId:
-        """At the end they are of the best round's weights, and of no epoch."""
+        """Return the id of an evaluation's sum: of this epoch in training; of the weights alone after it."""
         return SumId.of("scores", self._epoch if self._learns else None, self._network.vector())
 
     @override
     def backward(self, step: int) -> None:
-        """The forward pass of a round is all of it."""
+        """Do nothing: ``forward`` runs the whole round."""
 
 
 class AveragingHolder(_AveragingRole, SharedJudge):
-    """Holds a graph of its own; with ``label_privacy`` all that it computes of labels is of perturbed ones."""
+    """A holder: trains on its own graph, and adds its part to masked sums; ``label_privacy``: on perturbed labels."""
 
     def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
         super().__init__(session)
@@ -108,7 +108,7 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         self.allow_steps(hellos)
         if session.settings.label_privacy is not None and graph.labels is not None:
             graph, _ = learned_graph(session, graph)
-        known = self._known(hellos)
+        known = self._agree_on_public(hellos)
         self._own = self._task.own(graph, session.streams)
         self._make_network()
         at_home = self._job.averaging.at_home
@@ -126,28 +126,28 @@ class AveragingHolder(_AveragingRole, SharedJudge):
                 session.link.send(SERVER, RECORDS, self._record.rows())
         rounding = SecretRounding(session.rounding_key)
         self._summing = SummingHolder(session.link, group, signatures, session.secrets, rounding)
-        self._network.take(self._told(len(self._network.vector()), session.dtype))
+        self._network.take(self._receive_result(len(self._network.vector()), session.dtype))
         return start
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
         if epoch is None:
-            self._evaluate()
+            self._run_evaluation()
             return
         if not self._network.has_facts:
-            self._gather()
+            self._compute_facts()
         self._epoch, sum_id = epoch, SumId.of("weights", epoch, self._network.vector())
         if not self.session.restarts:
             RecordedSum(self._record, sum_id).check_weights()
-        mine = self._summand(step, epoch)
-        self._note()
-        self._add(mine, training.update_bits(self._job), sum_id)
-        weights, self.loss = training.heard(self._told(len(mine), self.session.dtype))
+        mine = self._make_summand(step, epoch)
+        self._note_private_sum()
+        self._sum(mine, training.update_bits(self._job), sum_id)
+        weights, self.loss = training.heard(self._receive_result(len(mine), self.session.dtype))
         self._network.take(weights)
         if self.loss is None and not self._task.examples(self._own):
             RecordedSum(self._record, sum_id).forget()
 
-    def _summand(self, step: int, epoch: int) -> Tensor:
+    def _make_summand(self, step: int, epoch: int) -> Tensor:
         if self._private is not None:
             return self._private.summand(self._network, self.session.publisher, step)
         streams = self.session.streams
@@ -155,8 +155,8 @@ class AveragingHolder(_AveragingRole, SharedJudge):
             self._job, self._task, self._network, self._own, lambda number: streams.generator("dropout", epoch, number)
         )
 
-    def _note(self) -> None:
-        """In a recorded view of a private training: who is in the sum and, with canaries, the sum before noise."""
+    def _note_private_sum(self) -> None:
+        """Note in a recorded view which terms are in a private training's sum and, with canaries, the noiseless sum."""
         link, publisher = self.session.link, self.session.publisher
         if not isinstance(publisher, SampledPublisher) or not isinstance(link, RecordedLink):
             return
@@ -164,14 +164,16 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         if publisher.watched is not None:
             link.note(Tag(Kind.GRADIENT, self._sums + 1), lambda: publisher.clean)
 
-    def _gather(self) -> None:
+    def _compute_facts(self) -> None:
+        """Run the task's sums before the first round, and keep their results in the network."""
+
         def summed(size: int, known: Tensor) -> Tensor:
-            self._add(self._task.sums_before.part(self._own, known), FACT_BITS, SumId.of("facts", None, known))
-            return self._told(size, torch.float64)
+            self._sum(self._task.sums_before.part(self._own, known), FACT_BITS, SumId.of("facts", None, known))
+            return self._receive_result(size, torch.float64)
 
         self._network.gather(self._task.sums_before.sizes, summed)
 
-    def _evaluate(self) -> None:
+    def _run_evaluation(self) -> None:
         task = self._task
         with torch.no_grad():
             self.logits = task.judging.output(self._network, self._own)
@@ -184,22 +186,22 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         if self._private is not None:  # of its own nodes, and nobody else hears of it
             self._scores = task.judging.scores(self._network, own)
             return
-        self._add(own, task.judging.tally_bits, self._id_of_scores())
-        self._scores = task.judging.scores(self._network, self._told(task.judging.tally_size, torch.float64))
+        self._sum(own, task.judging.tally_bits, self._id_of_scores())
+        self._scores = task.judging.scores(self._network, self._receive_result(task.judging.tally_size, torch.float64))
 
-    def _add(self, values: Tensor, bits: int, sum_id: SumId) -> None:
+    def _sum(self, values: Tensor, bits: int, sum_id: SumId) -> None:
         self._sums, what = self._sums + 1, sum_id.what
         is_in = self._summing.add(self._sums, values, bits, what, REMEDY, RecordedSum(self._record, sum_id))
         self.in_lockstep = self._summing.had_all
         if not is_in:
             _log.warning("%s was left out of sum %d (%s): it came too late", self.session.link.party, self._sums, what)
 
-    def _told(self, size: int, dtype: torch.dtype) -> Tensor:
+    def _receive_result(self, size: int, dtype: torch.dtype) -> Tensor:
         return receive_as(self.session.link, SERVER, Tag(Kind.AVERAGED, self._sums), (size,), dtype)
 
     @override
     def scores(self, *, everything: bool = False) -> Scores:
-        """Over all holders that were counted; all learn the same."""
+        """Return the scores over all counted holders, the same at all; in private training over its own nodes."""
         return self._scores if everything else self._scores.of_epoch(self._job.train.select_by)
 
     @override
@@ -220,26 +222,26 @@ class AveragingHolder(_AveragingRole, SharedJudge):
 
     @override
     def calibration(self, probabilities: Tensor) -> Calibration | None:
-        """At home: by its own validation nodes, for its own nodes."""
+        """Fit a calibration on the holder's own validation nodes, for its own predictions; it stays there."""
         found: Calibration | None = self._task.judging.calibration(self._network, self._own, probabilities)
         return found
 
 
 class AveragingServer(_AveragingRole):
-    """Learns sums over the holders alone, and the weights that all have."""
+    """The server: opens sums over the holders, and sends the weights that follow to all."""
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
         session, self._predicts = self.session, not self._learns
         hellos, start = agree_on_start(session, held, self._job.gives_checkpoints)
         self.allow_steps(hellos)
-        self._known(hellos)
+        self._agree_on_public(hellos)
         self._make_network()
         self._memory = self._job.averaging.rule.memory(len(self._network.vector()))
         remembered = lambda: {f"rule.{name}": tensor for name, tensor in self._memory.items()}  # noqa: E731
         self.model = PartyModel(session, {"network": self._network}, trained=(), in_training=remembered)
         if (earlier := session.keeper.get(BEGINNING)) is not None:
-            self._begin(earlier.tensors)
+            self._begin_with(earlier.tensors)
         if self._job.records_survivors:
             self._record = self._merge_records(start.number)
         group = Group(start.session, session.holders, self._job.threshold)
@@ -248,7 +250,7 @@ class AveragingServer(_AveragingRole):
         return start
 
     def _merge_records(self, session: int) -> SurvivorRecord:
-        """One record of all holders' records, which they send it; an empty one in a run's first session."""
+        """Receive and merge all holders' records of survivors; an empty record in a run's first session."""
         link, holders = self.session.link, self.session.holders
         found = SurvivorRecord(link.party, holders, MemoryKeeper())
         if session > 1:
@@ -256,8 +258,8 @@ class AveragingServer(_AveragingRole):
                 found.merge(rows, holder)
         return found
 
-    def _begin(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes the averaged weights of an earlier run; what its holders added up before its first round is anew."""
+    def _begin_with(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the averaged weights of an earlier run, not its facts; ``RunError``: its network differs."""
         mine = {f"network.{name}": weight for name, weight in self._network.named_parameters()}
         if {name: weight.shape for name, weight in mine.items()} != {
             name: tensor.shape for name, tensor in tensors.items() if name in mine
@@ -276,14 +278,14 @@ class AveragingServer(_AveragingRole):
         if epoch is None:
             if self._predicts or self._job.averaging.privacy is not None:  # holders judge for themselves
                 return
-            self._tell(self._add(self._task.judging.tally_size, self._task.judging.tally_bits, self._id_of_scores()))
+            self._tell(self._sum(self._task.judging.tally_size, self._task.judging.tally_bits, self._id_of_scores()))
             return
         if not self._network.has_facts:
-            self._gather()
+            self._compute_facts()
         self._epoch, weights = epoch, self._network.vector()
         sum_id = SumId.of("weights", epoch, weights)
         total = training.opened(
-            self._job, self._add(len(weights) + training.EXTRA, training.update_bits(self._job), sum_id), weights
+            self._job, self._sum(len(weights) + training.EXTRA, training.update_bits(self._job), sum_id), weights
         )
         following, loss = training.averaged(self._job, self._memory, weights, total)
         self._network.take(following)
@@ -291,15 +293,17 @@ class AveragingServer(_AveragingRole):
             RecordedSum(self._record, sum_id).forget()
         self._tell(training.said(following, loss))
 
-    def _gather(self) -> None:
+    def _compute_facts(self) -> None:
+        """Open the task's sums before the first round, send them to all, and keep them in the network."""
+
         def summed(size: int, known: Tensor) -> Tensor:
-            total = self._add(size, FACT_BITS, SumId.of("facts", None, known))
+            total = self._sum(size, FACT_BITS, SumId.of("facts", None, known))
             self._tell(total)
             return total
 
         self._network.gather(self._task.sums_before.sizes, summed)
 
-    def _add(self, size: int, bits: int, sum_id: SumId) -> Tensor:
+    def _sum(self, size: int, bits: int, sum_id: SumId) -> Tensor:
         self._sums, what = self._sums + 1, sum_id.what
         found = self._summing.add(self._sums, size, RecordedSum(self._record, sum_id))
         if absent := [holder for holder in self.session.holders if holder not in found.counted]:

@@ -82,19 +82,19 @@ _ROUND: Final[_Size] = ("sum, 0", "real", "[W + 2]", "every round")
 _CLASS_TALLY: Final = "[3 + 3C² + 4KB]"
 
 
-def _evaluated(shape: str, of: str = "") -> _Size:
+def _at_evaluations(shape: str, of: str = "") -> _Size:
     return "sum, 0", "float64", shape, f"every evaluation{of}"
 
 
-def _before(tag: str, shape: str) -> _Size:
+def _before_training(tag: str, shape: str) -> _Size:
     return tag, "float64", shape, "before the first round"
 
 
-def _summed(
+def _sum_rows(
     up: str, down: str, why: str, told: tuple[Revelation[AveragingJob], ...],
     when: tuple[Condition[AveragingJob], ...], *sizes: _Size, paid: bool = False,
 ) -> tuple[MessageSpec[AveragingJob], ...]:
-    """What holders add up under masks, and what the server makes of the sum."""
+    """Make two rows: what holders add up under masks (``up``), and what the server makes of the sum (``down``)."""
     begin = [WireFormat("0, 0", "real [W]", "set-up")] if _ROUND in sizes else []
     added = [WireFormat(tag, f"ring {shape}", moment) for tag, _, shape, moment in sizes]
     opened = [WireFormat(tag, f"{kind} {shape}", moment) for tag, kind, shape, moment in sizes]
@@ -105,11 +105,11 @@ def _summed(
     )
 
 
-def _class_counts(
+def _class_count_rows(
     what: str, told: Revelation[AveragingJob], when: Condition[AveragingJob]
 ) -> tuple[MessageSpec[AveragingJob], ...]:
-    return _summed(f"masked numbers of training {what} of each class", f"how many training {what} each class has",
-        _AS_ALL, (told,), (BALANCED, when), _before("1, 0", "[C]"))
+    return _sum_rows(f"masked numbers of training {what} of each class", f"how many training {what} each class has",
+        _AS_ALL, (told,), (BALANCED, when), _before_training("1, 0", "[C]"))
 
 
 ROWS: Final[tuple[MessageSpec[AveragingJob], ...]] = (
@@ -139,23 +139,23 @@ ROWS: Final[tuple[MessageSpec[AveragingJob], ...]] = (
         "The server opened these sums; a sum that is made again has the same survivors.",
         forms=(WireFormat("0, 4", "uint8 [sums, 25 + P]", "set-up, resumed, t < P"),)),
     # What is summed
-    *_summed(
+    *_sum_rows(
         "masked changes of weights, loss and number of training nodes; masked losses, class counts and score "
         "histograms",
         "the weights that follow, and the mean loss; summed losses, class counts and score histograms",
-        _MASKED, (WEIGHTS, SCORES), (CLASSES, BARE), _ROUND, _evaluated(_CLASS_TALLY)),
-    *_class_counts("nodes", SCORES, CLASSES),
-    *_class_counts("graphs", TALLIES, OTHERS),
-    *_summed(
+        _MASKED, (WEIGHTS, SCORES), (CLASSES, BARE), _ROUND, _at_evaluations(_CLASS_TALLY)),
+    *_class_count_rows("nodes", SCORES, CLASSES),
+    *_class_count_rows("graphs", TALLIES, OTHERS),
+    *_sum_rows(
         "masked noisy sums of clipped gradients of sampled training nodes, and 1 where there are labels",
         "the weights that follow of noisy gradients alone", _NOISY, (WEIGHTS,), (NOISED,), _ROUND, paid=True),
-    *_summed(
+    *_sum_rows(
         "masked changes of weights, loss and number of training examples; masked losses and what the task counts",
         "the weights that follow, and the mean loss; summed losses and what the task counts",
-        _AS_ALL, (WEIGHTS, TALLIES), (OTHERS,), _evaluated("[15]", ", values"),
-        _evaluated("[3 + 6·bins]", ", links"), _evaluated(_CLASS_TALLY, ", graphs")),
-    *_summed("masked sums of training targets", "sums of training targets", _AS_ALL, (TARGETS,), (SUMS_BEFORE,),
-        _before("1 … 2, 0", "[3]; [1]")),
+        _AS_ALL, (WEIGHTS, TALLIES), (OTHERS,), _at_evaluations("[15]", ", values"),
+        _at_evaluations("[3 + 6·bins]", ", links"), _at_evaluations(_CLASS_TALLY, ", graphs")),
+    *_sum_rows("masked sums of training targets", "sums of training targets", _AS_ALL, (TARGETS,), (SUMS_BEFORE,),
+        _before_training("1 … 2, 0", "[3]; [1]")),
     MessageSpec(Kind.AVERAGED, table.FROM_SERVER, "that of two holders", "none", table.EXACTLY, (TWO,), (OF_TWO, BARE)),
     MessageSpec(Kind.AVERAGED, table.FROM_SERVER, "that of two holders, noised", "noise", table.EXACTLY, (TWO,),
         (OF_TWO, NOISED)),

@@ -37,8 +37,8 @@ _TERMS: Final = "a term is one node's"
 _NOISED: Final = "nobody is told how an epoch did"
 
 
-def _rate(said: Said) -> float | None:
-    """``learning_rate`` of what the job says; None where it says what is none."""
+def _rate_of(said: Said) -> float | None:
+    """Return the preset's ``learning_rate`` for a job as written; None where its settings are not valid."""
     privacy, local = said.get("averaging.privacy"), said.get("model.local.hops", None)
     rounds, momentum = said.get("train.epochs", ROUNDS), said.get("averaging.rule.momentum", MOMENTUM)
     try:
@@ -51,7 +51,7 @@ def _rate(said: Said) -> float | None:
         return None
     if rounds < 1 or not 0 <= momentum < 1:
         return None
-    return learning_rate(given, terms, rounds, momentum, _holders(said), _share(said, given))
+    return learning_rate(given, terms, rounds, momentum, _num_holders(said), _noise_share(said, given))
 
 
 def learning_rate(
@@ -76,20 +76,20 @@ def learning_rate(
 
 
 def usual_threshold(holders: int) -> int:
-    """How many must be there in a sum where the job does not say: more than two thirds."""
+    """Return the default ``threshold``, how many holders a sum needs: more than two thirds."""
     return 2 * holders // 3 + 1
 
 
-def _share(said: Said, given: SampledSettings) -> float:
-    """1/√(T − t) with noise made jointly; 1 without, and where the job breaks the rules of that."""
+def _noise_share(said: Said, given: SampledSettings) -> float:
+    """Return the share of σ that a holder adds: 1/√(T − t) with joint noise; 1 without, or if T − t is below 2."""
     if given.joint_noise is None:
         return 1.0
     stated: Any = said.get("averaging.threshold")
-    honest = (stated if isinstance(stated, int) else usual_threshold(_holders(said))) - given.joint_noise.colluding
+    honest = (stated if isinstance(stated, int) else usual_threshold(_num_holders(said))) - given.joint_noise.colluding
     return 1 / math.sqrt(honest) if honest > 1 else 1.0
 
 
-def _holders(said: Said) -> int:
+def _num_holders(said: Said) -> int:
     for key in ("data.parties", "data.graphs"):
         named: Any = said.get(key)
         if isinstance(named, Mapping) and named:
@@ -145,10 +145,10 @@ class AveragingJob(JobSettings):
     @model_validator(mode="before")
     @classmethod
     def _divide(cls, data: object) -> object:
-        """A data set is divided by nodes where nothing else is said, and that is part of the job."""
+        """Write the defaults ``train.select_by`` and ``data.partition.by: nodes`` into a job's settings."""
         if not isinstance(data, Mapping):
             return data
-        data = _selecting(data)
+        data = _default_select_by(data)
         given: Any = data.get("data", {})
         if not isinstance(given, Mapping) or not isinstance(given.get("partition", {}), Mapping):
             return data
@@ -162,7 +162,7 @@ class AveragingJob(JobSettings):
     @classmethod
     @override
     def choices(cls, said: Said) -> Iterable[Choice]:
-        """What fits what the job says, with ``averaging.privacy`` and without."""
+        """Yield what ``preset: auto`` chooses for a job as written, with ``averaging.privacy`` or without."""
         given = said.get("averaging.privacy")
         if given is None:
             yield from same_columns(said, classes=said.get("averaging.task.name", "classes") in ("classes", "graphs"))
@@ -185,7 +185,7 @@ class AveragingJob(JobSettings):
         yield Choice("train.select_by", "last", _NOISED)
         yield Choice("train.patience", None, _NOISED)
         yield Choice("train.weight_decay", 0.0, "noise does not let weights grow to no purpose")
-        if (rate := _rate(said)) is not None:
+        if (rate := _rate_of(said)) is not None:
             yield Choice("train.learning_rate", rate, f"the noise of all rounds moves a weight by {WANDER:g} at most")
 
     def _check_parts(self) -> None:
@@ -250,7 +250,7 @@ class AveragingJob(JobSettings):
 
     @property
     def threshold(self) -> int:
-        """t, of holders."""
+        """t: how many holders must stay through a sum, as set or by ``usual_threshold``."""
         stated = self.averaging.threshold
         return usual_threshold(len(self.data.names)) if stated is None else stated
 
@@ -270,7 +270,7 @@ class AveragingJob(JobSettings):
 
     @property
     def gives_checkpoints(self) -> int | None:
-        """How many holders must have a checkpoint that they give one behind; None where each has parts of its own."""
+        """How many holders must have a checkpoint to give it to one that lacks it; None: no checkpoint is given."""
         alike = self.passes.tolerates_dropouts and not self.averaging.personal and self.averaging.at_home is None
         return self.threshold if alike else None
 
@@ -309,8 +309,8 @@ class AveragingJob(JobSettings):
         return NoiseFacts(shared=None if joint is None else ("averaging.privacy.joint_noise", joint.colluding))
 
 
-def _selecting(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A job that says no ``train.select_by`` has the first of its task's figures there."""
+def _default_select_by(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Set ``train.select_by`` to the task's first figure where a job leaves it out; not for tasks of classes."""
     name = Said(data).get("averaging.task.name")
     if not isinstance(name, str) or name not in TASKS or TASKS[name].measures.main.name == CLASS_MEASURES.main.name:
         return data  # of classes the preset chooses
@@ -321,7 +321,7 @@ _FEWEST_SHARES: Final = 2  # of noise, beside those of the holders that collude 
 
 
 def check_private(job: AveragingJob) -> None:
-    """Refuses, as ``require``, what tells of the data beside the noisy sums, or makes a term of more than a ball."""
+    """Refuse settings with which private training would reveal more than noisy sums, or miscount a node's terms."""
     given, model, own, data = job.averaging.privacy, job.model, job.averaging, job.data
     assert given is not None
     bound = given.degree_bound
@@ -353,7 +353,7 @@ def check_private(job: AveragingJob) -> None:
 
 
 def _check_joint_noise(job: AveragingJob, colluding: int) -> None:
-    """A sum has the noise of ``threshold`` holders at least, and no two sums of one round may be opened.
+    """Refuse a ``threshold`` too low for joint noise, or for no two sums of one round to be opened.
 
     Those that collude can confirm two sets of survivors, and others one each (Bonawitz et al. 2017, section 6.2): with
     2·threshold > P + t no two sets are ever confirmed by so many.
@@ -375,5 +375,5 @@ def _check_joint_noise(job: AveragingJob, colluding: int) -> None:
 
 
 def averaging(job: JobSettings) -> AveragingJob:
-    """A job as what it is; raises ``ConfigError`` where it is of another paradigm."""
+    """Return ``job`` as an ``AveragingJob``; ``ConfigError`` if it is of another paradigm."""
     return job_of(AveragingJob, job)

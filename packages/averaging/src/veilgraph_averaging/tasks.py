@@ -50,7 +50,7 @@ class TaskSettings(Settings):
 
     @property
     def kind(self) -> type[Task[Any, Any]]:
-        """The task that they name."""
+        """The class of the task that ``name`` names."""
         return TASKS[self.name]
 
     @property
@@ -70,7 +70,7 @@ class TaskSettings(Settings):
         """Refuses with ``DataError``, before anything is sent, a graph that lacks what the task needs."""
 
     def describe(self) -> list[str]:
-        """What is learnt in sentences, for the description of a job; none where the rest says it."""
+        """Return sentences on what is learnt, for a job's description; [] where the rest of it says that."""
         return []
 
 
@@ -105,15 +105,15 @@ class Subject:
     has_classes: ClassVar[bool] = False  # whether classes are predicted, which may weigh alike or be balanced
 
     def stated(self, graph: PartyGraph) -> int:
-        """A number that a holder tells all parties of its data, 0 to 4096, and that all who state one must share."""
+        """Return the number from 0 to 4096 that a holder states to all parties about its data, as of classes."""
         return 0
 
     def agreed(self, stated: Mapping[PartyId, int]) -> int:
-        """What follows from what holders state; ``DataError``: nobody has what the task needs, or they differ."""
+        """Combine all holders' statements into one number; ``DataError``: nobody has what is needed, or they differ."""
         return 0
 
     def trains_on(self, graph: PartyGraph) -> bool:
-        """Whether a holder by itself has what the task needs."""
+        """Whether a holder's graph alone has what the task needs for training."""
         return True
 
 
@@ -135,32 +135,32 @@ class Judging(ABC, Generic[O]):
 
     @abstractmethod
     def output(self, network: Averaged, own: O) -> Tensor:
-        """What the network makes of a holder's data, without dropout: rows of any meaning and width."""
+        """Apply the network to a holder's data without dropout; the task says what rows and columns are."""
 
     @property
     @abstractmethod
     def tally_size(self) -> int:
-        """Of ``tally``; it follows from what is public."""
+        """Length of ``tally``'s vector; it follows from public facts alone."""
 
     @abstractmethod
     def tally(self, network: Averaged, own: O, output: Tensor) -> Tensor:
-        """A holder's part of a sum from which the scores follow: Tensor[tally_size] float64, in range."""
+        """Return a holder's summand for ``scores``: Tensor[tally_size] float64, whose sums fit ``tally_bits``."""
 
     @abstractmethod
     def scores(self, network: Averaged, total: Tensor) -> Scores:
-        """Scores of all whose tallies were added up, Tensor[tally_size] float64; undefined figures are None."""
+        """Compute scores from a sum of tallies, Tensor[tally_size] float64; undefined figures are None."""
 
     def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Scores:
-        """Scores where all data are in one place."""
+        """Compute scores where all data are in one place; ``everything``: also figures that an epoch does not need."""
         return self.scores(network, self.tally(network, own, output))
 
     def calibration(self, network: Averaged, own: O, probabilities: Tensor) -> Calibration | None:
-        """What makes a holder's predicted probabilities true, by its own validation examples; None without classes."""
+        """Fit a calibration of a holder's probabilities on its own validation examples; None without classes."""
         return None
 
     @abstractmethod
     def predictions(self, network: Averaged, own: O, output: Tensor) -> Predicted:
-        """What a holder has of the model: a row each of its nodes, or of what the task is about."""
+        """Return a holder's predictions from ``output``: a row for each node, or for each thing that is predicted."""
 
 
 class Task(ABC, Generic[S, O]):
@@ -182,58 +182,58 @@ class Task(ABC, Generic[S, O]):
     @property
     @abstractmethod
     def judging(self) -> Judging[O]:
-        """How its models are judged."""
+        """The object that judges the task's models."""
 
     @property
     def sums_before(self) -> SumsBefore[O]:
-        """Those of this job; none by default."""
+        """The sums over holders that this job needs before round 1; none by default."""
         return SumsBefore()
 
     @abstractmethod
     def own(self, graph: PartyGraph, streams: LearningStreams) -> O:
-        """A holder's data as the task needs them, the same all through a run; or ``DataError`` as ``check_graph``."""
+        """Prepare a holder's data for the task, the same all through a run; ``DataError`` as ``check_graph``."""
 
     @abstractmethod
     def join(self, owns: Sequence[O]) -> O:
-        """All holders' data in one place, as nobody may have them."""
+        """Join all holders' prepared data, for pooled training (an upper bound; not allowed in practice)."""
 
     @abstractmethod
     def network(self, streams: LearningStreams) -> Averaged:
-        """The network, at every party, before any weights are told."""
+        """Make the network that every party has before the first weights are sent; ``streams`` draw its weights."""
 
     @abstractmethod
     def examples(self, own: O) -> int:
-        """How many training examples a holder has, by which its part of a mean is weighed."""
+        """Return how many training examples a holder has, which weigh its part of a mean."""
 
     @abstractmethod
     def loss(self, network: Averaged, own: O, generator: torch.Generator) -> Tensor:
-        """Mean loss over a holder's training examples, of which there are some: Tensor[]."""
+        """Return the mean loss, Tensor[], over a holder's training examples, at least one; ``generator``: dropout."""
 
 
 def graph_network(public: Public, width: int, streams: LearningStreams) -> AveragedNetwork:
-    """The job's ``model``, with a result of some width."""
+    """Make the network of the job's ``model``, with ``width`` output columns."""
     return AveragedNetwork(public.model, public.features, width, streams, public.dtype, public.custom)
 
 
 def side_by_side(graphs: Sequence[PartyGraph]) -> PartyGraph:
-    """One graph of several that have no node in common, in the same columns: their rows and edges one after another."""
+    """Concatenate graphs with the same columns and no node in common into one: rows, edges, labels and masks."""
     sizes = [graph.num_nodes for graph in graphs]
     starts = accumulate(sizes, initial=0)
     return PartyGraph(
         party=POOLED,
         features=compact(torch.cat([graph.features.to_dense() for graph in graphs])),
         edge_index=torch.cat([graph.edge_index + start for graph, start in zip(graphs, starts, strict=False)], dim=1),
-        edge_weight=_joined(graphs, "edge_weight", 1.0, [graph.num_edges for graph in graphs]),
-        labels=_joined(graphs, "labels", -1, sizes),
+        edge_weight=_concatenate(graphs, "edge_weight", 1.0, [graph.num_edges for graph in graphs]),
+        labels=_concatenate(graphs, "labels", -1, sizes),
         num_classes=next((graph.num_classes for graph in graphs if graph.labels is not None), None),
-        targets=_joined(graphs, "targets", torch.nan, sizes),
-        membership=_memberships(graphs),
-        **{name: _joined(graphs, name, fill=False, sizes=sizes) for name in MASKS},  # type: ignore[arg-type]
+        targets=_concatenate(graphs, "targets", torch.nan, sizes),
+        membership=_join_memberships(graphs),
+        **{name: _concatenate(graphs, name, fill=False, sizes=sizes) for name in MASKS},  # type: ignore[arg-type]
     )
 
 
-def _joined(graphs: Sequence[PartyGraph], name: str, fill: float, sizes: Sequence[int]) -> Tensor | None:
-    """Values of all graphs, ``fill`` where one has none; None where none has any."""
+def _concatenate(graphs: Sequence[PartyGraph], name: str, fill: float, sizes: Sequence[int]) -> Tensor | None:
+    """Concatenate an attribute of all graphs, ``fill`` where one lacks it (``sizes`` long); None where all lack it."""
     values: list[Tensor | None] = [getattr(graph, name) for graph in graphs]
     if all(value is None for value in values):
         return None
@@ -241,8 +241,8 @@ def _joined(graphs: Sequence[PartyGraph], name: str, fill: float, sizes: Sequenc
     return torch.cat([torch.full((size,), fill) if value is None else value for value, size in pairs])
 
 
-def _memberships(graphs: Sequence[PartyGraph]) -> Tensor | None:
-    """Graphs numbered on from one holder to the next; a holder that tells none apart has one."""
+def _join_memberships(graphs: Sequence[PartyGraph]) -> Tensor | None:
+    """Concatenate ``membership``, numbered on from holder to holder; a holder without it has one graph."""
     if all(graph.membership is None for graph in graphs):
         return None
     parts, first = [], 0

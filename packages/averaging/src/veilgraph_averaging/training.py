@@ -53,9 +53,9 @@ Dropout = Callable[[int], torch.Generator]  # local epoch of the round → its s
 def public(
     job: AveragingJob, features: Mapping[PartyId, int], stated: Mapping[PartyId, int], custom: CustomModel | None = None
 ) -> Public:
-    """What all know before the first round, from holders' columns and what they state by ``Subject.stated``.
+    """Return what all parties know before round 1, from each holder's number of columns and ``Subject.stated``.
 
-    Raises ``DataError``: holders' columns differ, or what the task needs of them.
+    Raises ``DataError``: holders' columns differ, or what they state does not fit the task.
     """
     task, columns = job.averaging.task, same_count("columns", features)
     agreed, private = task.kind.subject.agreed(stated), job.label_privacy
@@ -64,11 +64,10 @@ def public(
 
 
 def summand(job: AveragingJob, task: Task[Any, Any], network: Averaged, own: Own, dropout: Dropout) -> Tensor:
-    """What a holder adds in a round: n·Δ, n·loss, n, for n training examples, Tensor[W + 2]; zeros where it has none.
+    """Train locally for one round; return n·Δ, n·loss, n, for n training examples: Tensor[W + 2], zeros if n is 0.
 
-    Δ is how the weights that are averaged change in ``local_epochs`` of Adam, which begins anew in every round, or the
-    gradient where the rule takes that; the holder's own change too, and stay. The loss is that of the weights as they
-    were. Afterwards the network has other weights.
+    Δ is the change of the averaged weights by ``local_epochs`` of a new Adam, or the gradient if the rule sends that.
+    Weights kept at home change too, and stay. The loss is before training; afterwards the network has other weights.
     """
     examples, start, rule = task.examples(own), network.vector(), job.averaging.rule
     if not examples:
@@ -85,14 +84,14 @@ def summand(job: AveragingJob, task: Task[Any, Any], network: Averaged, own: Own
         if not rule.sends_gradients:
             optimizer.step()
     if rule.sends_gradients:
-        gradient = _flat([weight.grad for weight in weights], weights)
+        gradient = _flatten([weight.grad for weight in weights], weights)
         change = gradient + job.train.weight_decay * start
     else:
         change = network.vector() - start
     return torch.cat([examples * change, change.new_tensor([examples * first, examples])])
 
 
-def _flat(gradients: Sequence[Tensor | None], weights: Sequence[torch.nn.Parameter]) -> Tensor:
+def _flatten(gradients: Sequence[Tensor | None], weights: Sequence[torch.nn.Parameter]) -> Tensor:
     """Gradients one after another, Tensor[W]; zeros where there is none."""
     pairs = zip(gradients, weights, strict=True)
     return torch.cat([(torch.zeros_like(weight) if part is None else part).reshape(-1) for part, weight in pairs])
@@ -101,10 +100,10 @@ def _flat(gradients: Sequence[Tensor | None], weights: Sequence[torch.nn.Paramet
 def averaged(
     job: AveragingJob, memory: Mapping[str, Tensor], weights: Tensor, total: Tensor
 ) -> tuple[Tensor, float | None]:
-    """The next weights, Tensor[W], and the mean loss of the round; the same, and no loss, where nobody trained.
+    """Apply the rule to a round's sum: the next weights, Tensor[W], and the mean loss.
 
-    ``memory`` is the rule's; ``total`` is Tensor[W + 2], sum of what holders added. Of a private training no loss is
-    told.
+    ``total`` is the sum of summands, Tensor[W + 2]; ``memory``, the rule's, is updated. Where nobody trained, weights
+    stay and the loss is None; in private training it is always None.
     """
     total = total.double()
     nodes = round(float(total[-1]))  # what is moved by secret rounding is whole again
@@ -116,13 +115,13 @@ def averaged(
 
 
 def update_bits(job: AveragingJob) -> int:
-    """Fractional bits of summands: none where noise is made jointly, for these are whole numbers of its grid."""
+    """Return the fractional bits of summands; 0 with joint noise, whose summands are whole cells of its grid."""
     plan = job.training_plan
     return UPDATE_BITS if plan is None or plan.joint is None else 0
 
 
 def opened(job: AveragingJob, total: Tensor, weights: Tensor) -> Tensor:
-    """A sum of summands, Tensor[W + 2] float64, in the units of a gradient, with the decay of ``weights``."""
+    """Scale an opened sum, Tensor[W + 2] float64, from cells to gradients and add weight decay, if noise is joint."""
     plan = job.training_plan
     if plan is None or plan.joint is None:
         return total
@@ -131,12 +130,12 @@ def opened(job: AveragingJob, total: Tensor, weights: Tensor) -> Tensor:
 
 
 def said(weights: Tensor, loss: float | None) -> Tensor:
-    """What the server tells of a round: Tensor[W + 2], the weights, the mean loss, and whether there is one."""
+    """Pack what the server sends after a round: Tensor[W + 2], the weights, the mean loss, and 1 if there is one."""
     return torch.cat([weights, weights.new_tensor([0.0, 0.0] if loss is None else [loss, 1.0])])
 
 
 def heard(told: Tensor) -> tuple[Tensor, float | None]:
-    """What ``said`` said."""
+    """Unpack what ``said`` packed: the weights, Tensor[W], and the mean loss or None."""
     return told[:-EXTRA], float(told[-EXTRA]) if told[-1] else None
 
 
@@ -144,7 +143,7 @@ def heard(told: Tensor) -> tuple[Tensor, float | None]:
 
 
 class PrivateTraining:
-    """A holder's part of a private training; ``refuses``: why it does not take part."""
+    """A holder's part of a private training; ``refuses``: why it does not take part, or empty."""
 
     def __init__(self, job: AveragingJob, graph: PartyGraph) -> None:
         plan = job.training_plan
@@ -164,9 +163,9 @@ class PrivateTraining:
             )
 
     def summand(self, network: Averaged, publisher: Publisher, step: int) -> Tensor:
-        """A noisy gradient, no loss, and 1 for every holder that has labels: Tensor[W + 2]; zeros where it has none.
+        """Release a noisy gradient; return it with 0 as loss and 1 as weight: Tensor[W + 2]; zeros without labels.
 
-        Where noise is made jointly it is the noisy sum in whole cells of the grid, float64, for ``opened``. Raises
+        With joint noise it is the noisy sum in whole cells of the grid, float64, for ``opened``. Raises
         ``BudgetSpent``: nothing was released; ``ConfigError``: the publisher is another job's.
         """
         weights, terms = network.vector(), self._terms
@@ -174,15 +173,15 @@ class PrivateTraining:
             return torch.zeros(len(weights) + EXTRA, dtype=weights.dtype)
         if not isinstance(publisher, SampledPublisher):
             raise ConfigError("averaging.privacy: a private training leaves by a publisher with a ledger alone")
-        watched = self._numbers(publisher.watched)
+        watched = self._term_numbers(publisher.watched)
         total = publisher.sampled_sum(len(terms), terms.at(network), len(weights), step, watched)
         if self._plan.joint is not None:
             return torch.cat([total / self._plan.cell, total.new_tensor([0.0, 1.0])])
         gradient = (total / self._plan.settings.batch).to(weights.dtype) + self._decay * weights
         return torch.cat([gradient, gradient.new_tensor([0.0, 1.0])])
 
-    def _numbers(self, nodes: Tensor | None) -> frozenset[int]:
-        """Numbers of the terms of some nodes, Tensor[w] int64: their places among the training nodes."""
+    def _term_numbers(self, nodes: Tensor | None) -> frozenset[int]:
+        """Return the indices of ``nodes``, Tensor[w] int64, among the training nodes; others are left out."""
         if nodes is None or self._train_mask is None:
             return frozenset()
         among = torch.isin(torch.nonzero(self._train_mask).flatten(), nodes)
@@ -195,7 +194,7 @@ def broken_rule(job: AveragingJob, graph: PartyGraph) -> str:
 
 
 def check_rule(job: AveragingJob, graph: PartyGraph) -> None:
-    """The same where all graphs are in one place; ``DataError``: a node has more neighbours."""
+    """Raise ``DataError`` if ``broken_rule``: a node of a labelled graph has more neighbours than allowed."""
     if reason := broken_rule(job, graph):
         raise DataError(f"party {graph.party!r}: {reason}", code="degree-bound", key="averaging.privacy.degree_bound")
 
@@ -211,7 +210,7 @@ class _Ball:
 
 
 class Terms:
-    """The training nodes of a holder, ready for their gradients."""
+    """Gradients of single training nodes' losses, each computed by autograd from the node's ball of ``hops``."""
 
     def __init__(self, graph: PartyGraph, hops: int, dtype: torch.dtype) -> None:
         assert graph.labels is not None
@@ -227,12 +226,12 @@ class Terms:
         return len(self._nodes)
 
     def numbers(self, nodes: Tensor) -> list[int]:
-        """Numbers of the terms of training nodes, Tensor[n] int64, in their order."""
+        """Return each training node's term number, its index among the training nodes, for Tensor[n] int64."""
         numbers = {node: number for number, node in enumerate(self._nodes)}
         return [numbers[node] for node in nodes.tolist()]
 
     def ball(self, node: int) -> list[int]:
-        """The nodes from which one can be reached along at most K edges, itself among them, in order."""
+        """Return the nodes from which ``node`` can be reached along at most K edges, itself included, ascending."""
         found, last = {node}, [node]
         for _ in range(self._hops):
             near = (int(source) for target in last for source in self._into(self._incoming.indices, target))
@@ -241,16 +240,16 @@ class Terms:
         return sorted(found)
 
     def gradient(self, network: Averaged, number: int) -> Tensor:
-        """Of the loss of one training node in all weights that are averaged: Tensor[W] of the weights' dtype."""
+        """Compute the gradient of term ``number``'s loss in all averaged weights: Tensor[W] of the weights' dtype."""
         if number not in self._balls:
             self._balls[number] = self._extract_ball(self._nodes[number])
         ball = self._balls[number]
         logits = network(ball.features, ball.adjacency, None)[ball.place : ball.place + 1]
         loss, weights = functional.cross_entropy(logits, ball.label), network.shared()
-        return _flat(torch.autograd.grad(loss, weights, allow_unused=True), weights)
+        return _flatten(torch.autograd.grad(loss, weights, allow_unused=True), weights)
 
     def at(self, network: Averaged) -> Callable[[int], Tensor]:
-        """Number of a training node → ``gradient``, by these weights."""
+        """Return a function: term number → its gradient, Tensor[W], at the network's current weights."""
         return lambda number: self.gradient(network, number)
 
     def _extract_ball(self, node: int) -> _Ball:
@@ -269,7 +268,7 @@ class Terms:
         )
 
     def _into(self, of_edges: NDArray[Any], target: int) -> NDArray[Any]:
-        """Of the edges into a node: their sources, or their numbers."""
+        """Return the entries of ``of_edges`` (sources or edge numbers, sorted by target) for edges into ``target``."""
         start, end = self._incoming.indptr[target : target + 2]
         return of_edges[start:end]
 
@@ -328,7 +327,7 @@ class RowTerms:
         return len(self._rows)
 
     def at(self, network: Averaged) -> Callable[[int], Places]:
-        """Number of a training node → the gradient of its loss in all weights."""
+        """Return a function: term number → the sparse gradient of its loss, at the network's current weights."""
         # a map of the features, f, a map to logits, each with a bias
         first, bias, last, lift = (weight.detach().numpy() for weight in network.shared())
 

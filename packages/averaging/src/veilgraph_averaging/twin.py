@@ -23,14 +23,14 @@ from veilgraph_averaging.training import public
 
 
 def public_of(job: AveragingJob, graphs: Sequence[PartyGraph]) -> Public:
-    """What all know of graphs that are in one place before the first round."""
+    """Return what all parties know before round 1, from graphs that are in one place."""
     kind = job.averaging.task.kind
     columns = {graph.party: graph.num_features for graph in graphs}
     return public(job, columns, {graph.party: kind.subject.stated(graph) for graph in graphs})
 
 
 class OnePlace(Network):
-    """The job's network on all data of some holders, by one Adam: an epoch has as many steps as a round local epochs.
+    """The job's network trained on some holders' pooled data by one Adam, with ``local_epochs`` steps an epoch.
 
     ``streams`` are of the holder, by default of the job's seed. Raises ``DataError``: nobody has what the task needs.
     """
@@ -67,12 +67,12 @@ class OnePlace(Network):
         return losses[0]
 
     def infer(self) -> Tensor:
-        """The task's output: of classes logits of all nodes, Tensor[N, C]."""
+        """Return the task's output on all data, as logits of all nodes, Tensor[N, C]."""
         with torch.no_grad():
             return self._task.judging.output(self._network, self._own)
 
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
-        """Scores of all splits."""
+        """Return the scores of ``infer``'s output: of all splits, or only what an epoch needs."""
         with torch.no_grad():
             found = self._task.judging.scores_here(self._network, self._own, logits, everything=everything)
         return found if everything else found.of_epoch(self.train_settings.select_by)
@@ -81,7 +81,7 @@ class OnePlace(Network):
 def alone(
     job: AveragingJob, graph: PartyGraph, progress: Progress, streams: LearningStreams | None = None
 ) -> PlainResult | None:
-    """Trains the job's network on one holder's data, judged on its own; None where it has nothing to train on."""
+    """Train the job's network on one holder's data, and judge it on these; None where there is nothing to train on."""
     if not job.averaging.task.kind.subject.trains_on(graph):
         return None
     place = OnePlace(job, graph, streams=streams)

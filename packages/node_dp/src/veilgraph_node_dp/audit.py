@@ -28,7 +28,7 @@ _CLAIM: Final = "The limit is that of the job, for each different release."
 
 
 class NodeDpSource(Source):
-    """What nodes perturbed by themselves, at a holder that learns from it."""
+    """The audit's evidence in a node-dp job: canaries in released values, and the split sent beside labels."""
 
     @override
     def canary_guesses(
@@ -50,15 +50,15 @@ class NodeDpSource(Source):
 
         if features:
             claims, limit = GaussianClaims() if release.is_gaussian else None, release.epsilon * len(features)
-            told = f"features {words}", scores(features, _sums), canaries.coins
+            told = f"features {words}", scores(features, _row_sums), canaries.coins
             yield Guesses(*told, release.delta or 0.0, limit, claims, _CLAIM)
         if private is not None and labels:
-            told = f"labels {words}", scores(labels, _second_class), canaries.label_coins
+            told = f"labels {words}", scores(labels, _second_class_scores), canaries.label_coins
             yield Guesses(*told, 0.0, private.epsilon * len(labels), claim=_CLAIM)
 
     @override
     def claim(self, check: Check, run: Audited, view: View, holder: PartyId) -> Told | None:
-        """At a learner that is sent perturbed labels: who is trained on comes in the clear beside them."""
+        """Test whether the split that a holder sent beside perturbed labels was drawn without looking at labels."""
         seen, labels = view.received(Kind.PERTURBED_LABELS, holder), run.graph(holder).labels
         if check != "split" or not seen or labels is None:
             return None
@@ -72,7 +72,7 @@ class NodeDpSource(Source):
 
 
 def _distinct(released: Sequence[Seen]) -> list[Tensor]:
-    """Without those that are sent again, byte for byte."""
+    """Return the released tensors without exact repetitions."""
     found: list[Tensor] = []
     for each in (seen.tensor() for seen in released):
         if not any(each.shape == other.shape and torch.equal(each, other) for other in found):
@@ -80,22 +80,22 @@ def _distinct(released: Sequence[Seen]) -> list[Tensor]:
     return found
 
 
-def _sums(rows: Tensor) -> Floats:
-    """What a node released, added up over its columns: all of them are high in one of both cases."""
+def _row_sums(rows: Tensor) -> Floats:
+    """Add up each node's released values over its columns, [N]: a canary's are all high, or all low."""
     if rows.dtype == torch.int64:  # 1 + column, with the value's sign
         rows = rows.sign()
     values = rows.double() - 1 if rows.dtype == torch.uint8 else rows.double()
     return np.asarray(values.sum(dim=1).numpy())
 
 
-def _second_class(rows: Tensor) -> Floats:
-    """1 where the second class was released, −1 where the first, 0 for another or none."""
+def _second_class_scores(rows: Tensor) -> Floats:
+    """Score released labels, [N]: 1 for the second class, −1 for the first, 0 for another or none."""
     label = rows[:, 0].to(torch.int64)
     return np.asarray(((label == 2).double() - (label == 1).double()).numpy())
 
 
 def split_p_value(split: NDArray[Any], labels: NDArray[Any], *, seed: int) -> tuple[float, float]:
-    """Whether a split [N] is more, or less, alike over the classes [N] than one drawn without the labels.
+    """Test whether a split [N] is more, or less, even over the classes [N] than one drawn without the labels.
 
     A split by classes is too even, and so many nodes of each class are too uneven where classes are not alike. Tables
     with the same margins are drawn at random, which makes the test exact. Gives the p-value of both directions, and the

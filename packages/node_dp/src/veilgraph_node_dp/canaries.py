@@ -24,7 +24,7 @@ from veilgraph.privacy.plan import NodeRelease
 
 @dataclass(frozen=True)
 class NodeCanaries(DrawnCanaries):
-    """One holder's, of nodes that perturb their own values from ``low`` to ``high``; ``labelled`` releases labels."""
+    """One holder's canaries in a release of values from ``low`` to ``high``; holder ``labelled`` releases labels."""
 
     kind: ClassVar[str] = "node canaries"
     coin: ClassVar[str] = "features"
@@ -34,7 +34,7 @@ class NodeCanaries(DrawnCanaries):
 
     @classmethod
     def of(cls, nodes: int, key: bytes, public: str, release: NodeRelease, labelled: PartyId | None) -> Self:
-        """Those of a holder; ``key`` and ``public`` are of ``DrawnCanaries``. Raises ``ConfigError``: too many."""
+        """Plan canaries among ``nodes``; ``key``, ``public``: of ``DrawnCanaries``. ``ConfigError``: too few nodes."""
         if not 0 < release.canaries <= nodes:
             raise ConfigError(
                 f"canaries={release.canaries} must be from 1 to the number of common nodes, {nodes}; choose fewer"
@@ -43,12 +43,12 @@ class NodeCanaries(DrawnCanaries):
 
     @cached_property
     def places(self) -> Tensor:
-        """Their nodes, the same at all holders: Tensor[m] int64."""
+        """The canaries' nodes, the same at all holders: Tensor[m] int64."""
         return self._places(1).flatten()
 
     @cached_property
     def label_coins(self) -> Tensor:
-        """Of the labels, True for the second class: Tensor[m] bool."""
+        """The secret coins of the canaries' labels, True for the second class: Tensor[m] bool."""
         return self._coins("labels")
 
     @override

@@ -20,10 +20,9 @@ _LEAST: Final = 2  # of differences that have a deviation
 
 @torch.no_grad()
 def calibrated(logits: Tensor, labels: Tensor, judged: Tensor) -> Tensor:
-    """Log probabilities of logits [N, C] times one of nine factors from 1/4 to 4 (temperature scaling, Guo et al.
-    2017).
+    """Return log probabilities of logits [N, C], scaled by the best of nine factors from 1/4 to 4 on ``judged`` nodes.
 
-    ``judged``: Tensor[N] bool, not trained on: there they are neither over- nor underconfident.
+    ``judged``: Tensor[N] bool, not trained on. This is temperature scaling (Guo et al. 2017).
     """
     losses = {scale: float(functional.cross_entropy(scale * logits[judged], labels[judged])) for scale in _SCALES}
     best: float = min(losses, key=losses.__getitem__)
@@ -32,9 +31,9 @@ def calibrated(logits: Tensor, labels: Tensor, judged: Tensor) -> Tensor:
 
 @torch.no_grad()
 def opinion_of(objective: Objective, graph: PartyGraph, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Log probabilities of logits [N, C], calibrated on validation nodes; probabilities with training labels put in.
+    """Calibrate logits [N, C] on validation nodes: return log probabilities, and probabilities with training labels.
 
-    ``graph`` has the labels and masks that the objective is of.
+    In the latter, training nodes have their labels, one-hot. ``graph`` has the objective's labels and masks.
     """
     labels, train, val = graph.labels, graph.train_mask, graph.val_mask
     assert labels is not None
@@ -47,10 +46,9 @@ def opinion_of(objective: Objective, graph: PartyGraph, logits: Tensor) -> tuple
 
 
 def simplest(objective: Objective, graph: PartyGraph, candidates: Sequence[Tensor]) -> int:
-    """Place of the first of some logits that the validation nodes do not tell from the best: the one-standard-error
-    rule.
+    """Return the index of the first of ``candidates`` within one standard error of the best on validation nodes.
 
-    ``candidates`` are Tensor[N, C] each, the simplest first. The standard error is of the difference of two, by
+    ``candidates`` are logits, Tensor[N, C] each, the simplest first. The standard error is of the difference of two, by
     paired bootstrap: Breiman, Friedman, Olshen & Stone 1984, section 3.4.3; Efron & Tibshirani 1993.
     """
     nodes, labels = objective.val_nodes, graph.labels

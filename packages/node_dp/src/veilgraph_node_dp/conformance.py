@@ -23,7 +23,7 @@ _GAMES: Final = 100_000
 
 
 class FeatureMechanismConformance:
-    """Of a mechanism for a node's own features. Inherit it and name one that is installed or one of ours.
+    """Tests of a mechanism for a node's own features. Inherit it and name one that is installed or one of ours.
 
     Attributes:
         name: as jobs have it.
@@ -34,13 +34,13 @@ class FeatureMechanismConformance:
     said: ClassVar[dict[str, Any]] = {}
 
     def make(self, epsilon: float = 2.0, features: int = 3) -> FeatureMechanism:
-        """One of them, for features in [−1, 3]."""
+        """Make the mechanism under test, for features in [−1, 3]."""
         content = {"mechanism": self.name, "epsilon": epsilon, "low": -1.0, "high": 3.0, **self.said}
         settings = FeatureReleaseSettings.model_validate(content)
         return feature_mechanism(settings, features)
 
     def nodes(self, count: int = 40) -> Tensor:
-        """As many nodes with the same three features."""
+        """Make the features of ``count`` equal nodes: Tensor[count, 3]."""
         return torch.tensor([[-1.0, 0.5, 3.0]]).expand(count, 3).clone()
 
     def test_its_event_is_of_a_node_and_costs_what_was_asked(self) -> None:

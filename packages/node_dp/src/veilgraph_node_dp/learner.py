@@ -77,7 +77,7 @@ def neighbour_adjacency(graph: PartyGraph, aggregate: str, dtype: torch.dtype) -
 
 
 def propagate(adjacency: Adjacency, x: Tensor, hops: int) -> Tensor:
-    """A^hops·x: Tensor[N, d] to Tensor[N, d]."""
+    """Return A^hops·x, A summing over neighbours: Tensor[N, d] to Tensor[N, d]."""
     for _ in range(hops):
         x = adjacency.sum(x)
     return x
@@ -196,7 +196,7 @@ class KPropNetworks(nn.Module):
         return [network(generator()) for network in self.networks]
 
     def choose(self, judged: Sequence[Tensor]) -> None:
-        """Takes the network whose logits, Tensor[N, c], fit the validation nodes best; of equals the fewest hops."""
+        """Choose the network whose logits, Tensor[N, c], fit the validation nodes best; of equals the fewest hops."""
         nodes = self._objective.val_nodes
         scores = [self._objective.validation(logits[nodes]) for logits in judged]
         self.chosen.fill_(max(range(len(scores)), key=scores.__getitem__))
@@ -241,7 +241,7 @@ def learn(
 
 
 class LabelDenoising:
-    """Compares what the network says of a node's neighbours' labels, K_y hops away, with those labels.
+    """A loss on perturbed labels: compares both labels and predictions after averaging them over K_y hops.
 
     Both sides are the same linear function of labels: ỹ = A^K_y·Y' over its row sums, Y' being one-hot for nodes whose
     perturbed label is known and zero for others, and p̃ = A^K_y·p(y'|x) over the same. So with the true p(y|x) p̃ is
@@ -260,13 +260,13 @@ class LabelDenoising:
         self._known = known.to(adjacency.dtype).unsqueeze(1)
         self._reach = propagate(adjacency, self._known, self._steps)
         own = functional.one_hot(torch.where(known, labels, 0), len(transition)).to(adjacency.dtype)
-        self.targets = self._aggregated(own)
+        self.targets = self._aggregate(own)
         if settings.targets == "hard":
             self.targets = functional.one_hot(self.targets.argmax(dim=1), len(transition)).to(adjacency.dtype)
 
     def loss(self, logits: Tensor, nodes: Tensor) -> Tensor:
         """Mean cross-entropy of p̃ against the targets, at the nodes to learn from, Tensor[N] bool."""
-        predicted = self._aggregated(corrected(logits, self._transition))
+        predicted = self._aggregate(corrected(logits, self._transition))
         least = torch.finfo(predicted.dtype).tiny
         return -(self.targets[nodes] * predicted[nodes].clamp_min(least).log()).sum(dim=1).mean()
 
@@ -274,8 +274,8 @@ class LabelDenoising:
         """Logits of the perturbed labels, log p(y'|x): Tensor[N, c] to Tensor[N, c]."""
         return corrected(logits, self._transition).clamp_min(torch.finfo(logits.dtype).tiny).log()
 
-    def _aggregated(self, probabilities: Tensor) -> Tensor:
-        """A^K_y·(known·p) over its row sums; p where that is zero. Tensor[N, c] to Tensor[N, c]."""
+    def _aggregate(self, probabilities: Tensor) -> Tensor:
+        """Average the probabilities p of known nodes over K_y hops; p where none is in reach: [N, c] to [N, c]."""
         if self._steps == 0:
             return probabilities
         total = propagate(self._adjacency, self._known * probabilities, self._steps)
@@ -284,7 +284,7 @@ class LabelDenoising:
 
 
 class _HopNetwork(nn.Module):
-    """Logits of nodes, of noisy sums: a hidden layer, as wide and with the activation and dropout of the job.
+    """Computes nodes' logits from noisy sums: one hidden layer with the job's width, activation and dropout.
 
     Scaled as in ``KPropNetwork``. Call it inside ``LearningStreams.global_generator``.
     """
@@ -301,12 +301,12 @@ class _HopNetwork(nn.Module):
 
     @torch.no_grad()
     def scale(self, sums: Tensor) -> None:
-        """Takes the constant from sums, Tensor[N, columns]."""
+        """Set ``gain`` so that the hidden layer has root mean square 1 on ``sums``, Tensor[N, columns]."""
         spread = (sums @ self.hidden.weight.T).square().mean().sqrt()
         self.gain.copy_(torch.where(spread > 0, 1 / spread, 1.0))
 
     def forward(self, sums: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Tensor[N, columns] to Tensor[N, c]; the generator is of dropout, and None means evaluation."""
+        """Compute logits, Tensor[N, c], from sums, Tensor[N, columns]; ``generator`` None means evaluation."""
         h = ACTIVATIONS[self._settings.activation](self.gain * (sums @ self.hidden.weight.T) + self.hidden.bias)
         logits: Tensor = self.output(dropout(h, self._settings.dropout, generator))
         return logits
@@ -333,7 +333,7 @@ class Bystander(Role):
 
 
 class LocalLearner(Judge):
-    """Knows the edges, and of features and labels what was released; its own features and labels are clear to it."""
+    """The learner: knows the edges and its own features and labels, and others' as they were released."""
 
     def __init__(
         self,
@@ -367,7 +367,7 @@ class LocalLearner(Judge):
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
-        """It alone has checkpoints: the others hold none."""
+        """Start from its own checkpoints; no other party has any."""
         if self._learns:
             check_classes(self.graph)
         return alone(held, self.session.nonce())
@@ -376,12 +376,12 @@ class LocalLearner(Judge):
     def forward(self, step: int, epoch: int | None) -> None:
         self._each = self._network(lambda: self._dropout(epoch))
         if epoch is None and self._learns:
-            self._network.choose([self._judged(logits) for logits in self._each])
+            self._network.choose([self._judged_logits(logits) for logits in self._each])
         self.logits = self._each[int(self._network.chosen)]
 
     @override
     def backward(self, step: int) -> None:
-        """The sum trains each network as if it were alone; what is recorded is the mean."""
+        """Backpropagate the sum of all networks' losses, each of its own weights alone; record the mean loss."""
         loss = self.training_loss("train.learning_rate")
         self.loss = float(loss.detach()) / len(self._each)
         backward(loss)
@@ -393,17 +393,17 @@ class LocalLearner(Judge):
             return torch.stack([self._objective.training_loss(logits) for logits in self._each]).sum()
         return torch.stack([denoising.loss(logits, train) for logits in self._each]).sum()
 
-    def _judged(self, logits: Tensor) -> Tensor:
-        """What is compared with labels: with private labels those that were released, which is all that there is."""
+    def _judged_logits(self, logits: Tensor) -> Tensor:
+        """Return logits to compare with the labels at hand: with private labels, logits of the perturbed labels."""
         return logits.detach() if self._denoising is None else self._denoising.scores(logits.detach())
 
     @override
     def scores(self, *, everything: bool = False) -> Scores:
-        return self._objective.score(self._judged(self.logits), everything=everything)
+        return self._objective.score(self._judged_logits(self.logits), everything=everything)
 
     @override
     def alone(self) -> Record | None:
-        """By its own data alone: labels spread over edges, and networks with random columns in place of releases.
+        """Score what its own data alone reach: labels spread over edges, and networks with random extra columns.
 
         Random columns tell nodes apart as well: released ones are held to them. ``adds``: the validation nodes tell the
         two apart. None with private labels.
@@ -434,17 +434,17 @@ class LocalLearner(Judge):
 
     @override
     def calibration(self, probabilities: Tensor) -> Calibration | None:
-        """Not by another holder's labels, of which it knows no true one."""
+        """Return the calibration on validation nodes; None with another holder's perturbed labels."""
         return super().calibration(probabilities) if self._denoising is None else None
 
 
 def own_features(graph: PartyGraph) -> AffineFeatures:
-    """The learner's own columns of the common nodes, as they are: Tensor[C, F]."""
+    """Return the learner's own columns of the common nodes, unperturbed: [C, F]."""
     return AffineFeatures(graph.common_part().features)
 
 
 class EdgePrivateLearner(LocalLearner):
-    """Trains the job's network without an edge, then, once, of noisy sums of what that takes each node for.
+    """Trains the job's network without edges, then once a network per hop on noisy sums of neighbours' predictions.
 
     Epochs are chosen by the first alone, which is the same at every ε. What is predicted is what serves the validation
     nodes best: the first, the network of all hops, or both as if they were independent. The session's publisher is the
@@ -472,13 +472,13 @@ class EdgePrivateLearner(LocalLearner):
         if epoch is None and not self._learns:
             first, opinion = opinion_of(self._objective, self.graph, self.logits)
             self._alone = first
-            second, _ = opinion_of(self._objective, self.graph, self._logits_after(self._summed(opinion)))
+            second, _ = opinion_of(self._objective, self.graph, self._hop_logits(self._noisy_sums(opinion)))
             candidates = [first, second, first + second]
             self.logits = candidates[simplest(self._objective, self.graph, candidates)]
 
     @override
     def alone(self) -> None:
-        """Noise makes the two trainings no alternatives: ``without_releases`` says what its edges add."""
+        """Return None: noise makes the two trainings no alternatives."""
 
     @override
     def finish(self) -> None:
@@ -486,15 +486,15 @@ class EdgePrivateLearner(LocalLearner):
             self.forward(0, None)
             _, opinion = opinion_of(self._objective, self.graph, self.logits)
         with self.session.trace.span("hops"):
-            self._learn_after(self._summed(opinion))
+            self._train_hops(self._noisy_sums(opinion))
 
-    def _logits_after(self, sums: Tensor) -> Tensor:
-        """Those of the network after the k hops of ``sums``, Tensor[N, k·c]: Tensor[N, c]."""
+    def _hop_logits(self, sums: Tensor) -> Tensor:
+        """Return logits, Tensor[N, c], of the network for k hops, from ``sums`` of these, Tensor[N, k·c]."""
         logits: Tensor = self._after[sums.shape[1] // self._classes - 1](sums.to(self.session.dtype), None)
         return logits
 
-    def _learn_after(self, sums: Tensor) -> None:
-        """Trains the networks of the k hops that there are sums of, Tensor[N, k·c], but those trained before."""
+    def _train_hops(self, sums: Tensor) -> None:
+        """Train the networks for 1 to k hops on ``sums``, Tensor[N, k·c], but those trained before."""
         sums, streams = sums.to(self.session.dtype), self.session.streams
         for hop in range(self._learnt + 1, sums.shape[1] // self._classes + 1):
             network, known = self._after[hop - 1], sums[:, : hop * self._classes]
@@ -503,8 +503,8 @@ class EdgePrivateLearner(LocalLearner):
             learn(network, self.session.settings.train, self._objective, partial(network, known), dropout)
             self._learnt = hop
 
-    def _summed(self, opinion: Tensor) -> Tensor:
-        """The noisy sums of all hops, Tensor[C, K·c], of ``opinion``, Tensor[C, c]: made now if they never were."""
+    def _noisy_sums(self, opinion: Tensor) -> Tensor:
+        """Return all hops' noisy sums, Tensor[C, K·c], from ``opinion``, Tensor[C, c]; they are released once."""
         if self._sums is None:
             publisher = self.session.publisher
             if not isinstance(publisher, SumPublisher):
@@ -514,16 +514,16 @@ class EdgePrivateLearner(LocalLearner):
             places = order.argsort()
             graph = in_order(self._edges, order)
             pairs = pair_matrix(graph.edge_index, graph.edge_weight, graph.num_nodes)
-            then = lambda sums: self._next(sums[places])[order]  # noqa: E731
+            then = lambda sums: self._next_opinion(sums[places])[order]  # noqa: E731
             self._sums = publisher.sums(opinion[order], pairs, then)[places]
         return self._sums
 
-    def _next(self, sums: Tensor) -> Tensor:
-        """What each node is taken for after the hops so far; a network of theirs is trained first, in a training."""
+    def _next_opinion(self, sums: Tensor) -> Tensor:
+        """Return class probabilities [C, c] after the hops of ``sums``; in training, train their network first."""
         if self._learns:
-            self._learn_after(sums)
+            self._train_hops(sums)
         with torch.no_grad():
-            return opinion_of(self._objective, self.graph, self._logits_after(sums))[1]
+            return opinion_of(self._objective, self.graph, self._hop_logits(sums))[1]
 
 
 def _copied_state(network: nn.Module) -> dict[str, Tensor]:

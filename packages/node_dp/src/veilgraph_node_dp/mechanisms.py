@@ -58,14 +58,14 @@ class FeatureMechanism(ABC):
 
     @classmethod
     def of(cls, settings: FeatureReleaseSettings, features: int) -> FeatureMechanism:
-        """What a job asks for, of a holder with so many columns; raises ``ConfigError`` where they do not fit."""
+        """Make the mechanism by a job's settings, for ``features`` columns; ``ConfigError`` if they do not fit."""
         takes = {"sampled": cls.has_sampled, "delta": cls.has_delta}
         more: dict[str, Any] = {name: getattr(settings, name) for name, takes_it in takes.items() if takes_it}
         return cls(settings.epsilon, settings.low, settings.high, features, **more)
 
     @property
     def centre(self) -> float:
-        """(α + β)/2."""
+        """Centre of the range, (α + β)/2."""
         return self.low + (self.high - self.low) / 2
 
     @property
@@ -75,15 +75,15 @@ class FeatureMechanism(ABC):
 
     @property
     def offset(self) -> float:
-        """See ``scale``."""
+        """What is added to a released value times ``scale``, for an unbiased estimate."""
         return 0.0
 
     @abstractmethod
     def variance(self, x: Tensor) -> Tensor:
-        """Of every entry of ``rectify(release(x))``: Tensor[N, d] float64, for x [N, d] within the range."""
+        """Return the variance of each entry of ``rectify(release(x))``: Tensor[N, d] float64, for x [N, d] in range."""
 
     def event(self) -> Event:
-        """What one release did to each node, for the accountant."""
+        """Return the accountant's event for each node in one release."""
         return LocalEvent(self.epsilon, "node")
 
     @torch.no_grad()
@@ -107,10 +107,10 @@ class FeatureMechanism(ABC):
 
     @abstractmethod
     def _perturbed(self, x: Tensor, source: SecretSource) -> Tensor:
-        """``release`` of what was checked."""
+        """Perturb features that ``check`` has passed, as ``release`` does."""
 
     def check(self, x: Tensor) -> None:
-        """Raises what ``release`` would."""
+        """Raise ``DataError`` if x is not dense or sparse_csr [N, d], or has a value outside [α, β]."""
         if x.layout not in (torch.strided, torch.sparse_csr):
             raise DataError(f"x: {x.layout}, and features are dense or sparse_csr; convert with to_sparse_csr()")
         if x.dim() != 2 or x.shape[1] != self.features:
@@ -126,7 +126,7 @@ class FeatureMechanism(ABC):
 
 
 def feature_mechanism(settings: FeatureReleaseSettings, features: int) -> FeatureMechanism:
-    """What perturbs a node's features in a job; as ``FeatureMechanism.of``."""
+    """Make the mechanism that a job's settings name, for ``features`` columns; errors as ``FeatureMechanism.of``."""
     kind: type[FeatureMechanism] = FEATURE_MECHANISMS[settings.mechanism]
     return kind.of(settings, features)
 
@@ -152,14 +152,14 @@ def data_range(x: Tensor) -> tuple[float, float]:
 
 
 def row_blocks(x: Tensor, entries: int) -> Iterator[tuple[int, Tensor]]:
-    """Cuts x into blocks of whole rows, dense, of about that many entries; with the first row's number."""
+    """Yield x, [N, d], in dense blocks of whole rows, of about ``entries`` each, with their first row's number."""
     rows = max(1, entries // x.shape[1])
     for start in range(0, len(x), rows):
         yield start, rows_between(x, start, min(start + rows, len(x))).to_dense()
 
 
 def packed(released: Tensor) -> Tensor:
-    """A mechanism's output as it crosses the wire.
+    """Encode a mechanism's output for the wire.
 
     Of sparse_csr [N, d] of −1 and 1, as many in every row: Tensor[N, m] int64, 1 + column with the value's sign; of
     int8 of −1, 0 and 1: Tensor[N, d] uint8, 1 + value; float32 as it is.
@@ -197,7 +197,7 @@ class _Additive(FeatureMechanism):
     @cached_property
     @abstractmethod
     def _rows(self) -> Gaussian | Laplace:
-        """The mechanism for x − centre."""
+        """The row mechanism that noises x − centre."""
 
     def _perturbed(self, x: Tensor, source: SecretSource) -> Tensor:
         released = torch.empty(x.shape)
@@ -236,7 +236,7 @@ class LocalLaplace(_Additive):
 
 @dataclass(frozen=True, eq=False)
 class AffineFeatures:
-    """Features as a server has them: ``scale·values + offset``, [N, F], strided or sparse_csr; an offset may be [F]."""
+    """A feature matrix ``scale·values + offset``: values [N, F], strided or sparse_csr; offset a number or [F]."""
 
     values: Tensor
     scale: float = 1.0
@@ -244,7 +244,7 @@ class AffineFeatures:
 
     @classmethod
     def joined(cls, blocks: Sequence[AffineFeatures], dtype: torch.dtype) -> AffineFeatures:
-        """Several matrices of the same nodes, side by side, with values of ``dtype``; sparse if all are."""
+        """Join matrices of the same nodes side by side, with values of ``dtype`` and scale 1; sparse if all are."""
         offsets = [torch.as_tensor(block.offset, dtype=dtype).expand(block.values.shape[1]) for block in blocks]
         scaled = [block.values.to(dtype) * block.scale for block in blocks]
         if all(is_sparse(values) for values in scaled):
@@ -292,7 +292,7 @@ def random_columns(seed: bytes, purpose: str, rows: int, columns: int, count: in
 
 
 def _members(seed: bytes, purpose: str, rows: int, columns: int, count: int) -> Tensor:
-    """Tensor[rows, columns] bool with ``count`` entries set in every row (Bentley & Floyd 1987, algorithm F2)."""
+    """Set ``count`` random entries in every row of Tensor[rows, columns] bool (Bentley & Floyd 1987, algorithm F2)."""
     member = torch.zeros(rows, columns, dtype=torch.bool)
     flat, first = member.view(-1), torch.arange(0, rows * columns, columns)
     words = expand(seed, purpose, (count, rows)).bitwise_and_((1 << 63) - 1)
@@ -332,7 +332,7 @@ class MultiBit(FeatureMechanism):
                     f"sampled={self.sampled} is more than the {self.features} features there are; lower it, or leave "
                     "it out"
                 )
-        if self._steps < FEWEST_STEPS:
+        if self._free_cells < FEWEST_STEPS:
             raise ConfigError(
                 f"epsilon={self.epsilon!r} over {self.sample_size} features leaves too little for each to tell a "
                 "feature's values apart; raise epsilon or lower sampled"
@@ -347,7 +347,7 @@ class MultiBit(FeatureMechanism):
     @override
     def scale(self) -> float:
         """d(β − α)/(2m)·(e^{ε/m} + 1)/(e^{ε/m} − 1)."""
-        return self.features * (self.high - self.low) / (2 * self.sample_size) * (GRID / self._steps)
+        return self.features * (self.high - self.low) / (2 * self.sample_size) * (GRID / self._free_cells)
 
     @property
     @override
@@ -360,48 +360,49 @@ class MultiBit(FeatureMechanism):
         return spread - (x.to_dense().to(torch.float64) - self.centre).square_()
 
     def thresholds(self, values: Tensor) -> Tensor:
-        """T, of whose G = 2^53 equally likely cells the first T make a feature's bit 1: int64 in [L, G − L]."""
+        """Return how many of G = 2^53 equally likely cells make each value's bit 1: int64 in [L, G − L]."""
         share = values.to(torch.float64, copy=True).sub_(self.low).div_(self.high - self.low)
-        cells = share.mul_(self._steps).add_(0.5).to(torch.int64).add_(self._least)
-        return cells.clamp_(self._least, GRID - self._least)  # so that ε hangs on no floating-point error
+        cells = share.mul_(self._free_cells).add_(0.5).to(torch.int64).add_(self._least_ones)
+        return cells.clamp_(self._least_ones, GRID - self._least_ones)  # so that ε hangs on no floating-point error
 
     @cached_property
-    def _least(self) -> int:
+    def _least_ones(self) -> int:
         return least_cells(self.epsilon, parts=self.sample_size)
 
     @property
-    def _steps(self) -> int:
-        return GRID - 2 * self._least
+    def _free_cells(self) -> int:
+        return GRID - 2 * self._least_ones
 
     def _perturbed(self, x: Tensor, source: SecretSource) -> Tensor:
         seed = source(SEED_BYTES)
         if self.sample_size * SPARSE_FROM <= self.features:
-            return self._sparse(x, seed)
+            return self._perturb_sparse(x, seed)
         released = torch.zeros(x.shape, dtype=torch.int8)
         if self.sample_size == self.features:
             for start, block in row_blocks(x, PIECE):
-                released[start : start + len(block)] = self._signs(block, seed, start)
+                released[start : start + len(block)] = self._draw_signs(block, seed, start)
         else:
-            for start, columns, signs in self._of_sampled(x, seed):
+            for start, columns, signs in self._sample_blocks(x, seed):
                 released[start : start + len(signs)].scatter_(1, columns, signs)
         return released
 
-    def _sparse(self, x: Tensor, seed: bytes) -> Tensor:
+    def _perturb_sparse(self, x: Tensor, seed: bytes) -> Tensor:
         chosen = torch.empty(len(x), self.sample_size, dtype=torch.int64)
         values = torch.empty(len(x), self.sample_size)
-        for start, columns, signs in self._of_sampled(x, seed):
+        for start, columns, signs in self._sample_blocks(x, seed):
             chosen[start : start + len(signs)] = columns
             values[start : start + len(signs)] = signs
         pointers = torch.arange(len(x) + 1) * self.sample_size
         return torch.sparse_csr_tensor(pointers, chosen.view(-1), values.view(-1), x.shape, check_invariants=False)
 
-    def _of_sampled(self, x: Tensor, seed: bytes) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """The first row of each block, the columns chosen in its rows, and the signs there; both [rows, m]."""
+    def _sample_blocks(self, x: Tensor, seed: bytes) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield each block's first row, the columns sampled in its rows, and the signs there: [rows, m] each."""
         for start, block in row_blocks(x, SAMPLED_PIECE):
             columns = random_columns(seed, f"columns/{start}", len(block), self.features, self.sample_size)
-            yield start, columns, self._signs(block.gather(1, columns), seed, start)
+            yield start, columns, self._draw_signs(block.gather(1, columns), seed, start)
 
-    def _signs(self, values: Tensor, seed: bytes, start: int) -> Tensor:
+    def _draw_signs(self, values: Tensor, seed: bytes, start: int) -> Tensor:
+        """Draw 1 or −1, int8, for each value, 1 with probability ``thresholds`` / 2^53; ``start``: the first row."""
         ones = uniform(seed, f"bits/{start}", tuple(values.shape)) < self.thresholds(values)
         return ones.view(torch.int8).mul_(2).sub_(1)
 

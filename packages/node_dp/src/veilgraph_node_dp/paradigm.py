@@ -30,11 +30,11 @@ from veilgraph_node_dp.released import Releases
 from veilgraph_node_dp.settings import NodeDpJob, node_dp, release_plan
 
 
-def _said(release: Any, setting: str) -> str:  # noqa: ANN401 - of either of the two kinds of values
+def _epsilon(release: Any, setting: str) -> str:  # noqa: ANN401 - of either of the two kinds of values
     return "" if release is None else f"release.{setting}.epsilon={release.epsilon:g}"
 
 
-def _of_labels(job: NodeDpJob) -> tuple[str, ...]:
+def _releasers(job: NodeDpJob) -> tuple[str, ...]:
     return () if job.release.labels is None else (job.release.labels.holder,)
 
 
@@ -42,14 +42,14 @@ def _of_labels(job: NodeDpJob) -> tuple[str, ...]:
 # fmt: off
 LABELS: Final = Revelation[NodeDpJob](
     "perturbed-labels", "The label holder sees labels under randomised response with the job's ε, and in the clear "
-    "which nodes have one for training or validation.", lambda job: _said(job.release.labels, "labels"), _of_labels)
+    "which nodes have one for training or validation.", lambda job: _epsilon(job.release.labels, "labels"), _releasers)
 FEATURES: Final = Revelation[NodeDpJob](
     "perturbed-features", "The label holder sees every node's features as the node itself perturbed them, with the "
     "job's ε; how many columns there are is in the clear.",
-    lambda job: _said(job.release.features, "features"), lambda job: job.duties.releasing)
+    lambda job: _epsilon(job.release.features, "features"), lambda job: job.duties.releasing)
 PRIVATE_LABELS: Final = Condition[NodeDpJob]("`release.labels`", lambda job: job.release.labels is not None)
 _TO_LEARNER: Final = Route[NodeDpJob]("holder of private labels", "learner",
-    lambda job, sender, receiver: sender in _of_labels(job) and receiver == job.data.label_party)
+    lambda job, sender, receiver: sender in _releasers(job) and receiver == job.data.label_party)
 _RELEASED: Final = Route[NodeDpJob]("holder", "holder",
     lambda job, sender, receiver: sender in job.duties.releasing and receiver in job.duties.learning)
 _PERTURBED: Final = (
@@ -70,7 +70,7 @@ ROWS: Final[tuple[MessageSpec[NodeDpJob], ...]] = (
 # fmt: on
 
 
-def _learning(settings: NodeDpJob) -> str:
+def _learning_words(settings: NodeDpJob) -> str:
     learner = settings.data.label_party
     if settings.privacy is None:
         *fewer, most = settings.network.tried
@@ -83,8 +83,8 @@ def _learning(settings: NodeDpJob) -> str:
     )
 
 
-def _check_values(job: NodeDpJob, graphs: Sequence[PartyGraph]) -> None:
-    """What the parties would find out, before a run directory is made; here with the value that is out of range."""
+def _check_graphs(job: NodeDpJob, graphs: Sequence[PartyGraph]) -> None:
+    """Refuse graphs that a party would refuse later: misplaced labels, too many neighbours, values out of range."""
     for graph in graphs:
         if reason := misplaced_labels(job, graph):
             raise ConfigError(f"{graph.party} refuses the job: {reason}", code="refused")
@@ -116,7 +116,7 @@ class _NodeDpData(seam.Data[NodeDpJob]):
                 party=private.holder,
             )
         graphs = load_for_learner(data, data.label_party if private is None else private.holder, job.seed)
-        _check_values(job, graphs)
+        _check_graphs(job, graphs)
         return Inputs(job, graphs)
 
     def label_party(self, job: NodeDpJob, graphs: Sequence[PartyGraph]) -> PartyId:
@@ -133,13 +133,13 @@ class _NodeDpData(seam.Data[NodeDpJob]):
         return job.data.label_holder or learns[0]
 
     def accept(self, job: NodeDpJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
-        _check_values(job, graphs)
+        _check_graphs(job, graphs)
         return Inputs(job, graphs)
 
 
 @dataclass(frozen=True)
 class _Released(Aligned):
-    """What a party brings, and what nodes perturbed."""
+    """A party's aligned data, with the releases agreed on."""
 
     releases: Releases | None = None
 
@@ -186,8 +186,8 @@ class _NodeDpPrivacy(seam.Privacy[NodeDpJob]):
         return release_plan(job, party, nodes)
 
     def largest_epsilon(self, job: NodeDpJob, party: PartyId, nodes: int | None = None) -> float:
-        """Of one release, of a node's features and label. The learner's is of edges,
-        and 0 where its sums over them have no noise, for it sends nothing.
+        """Return the ε of one release of a node's features and label; at the learner that of its edges, or 0 without
+        noise, as it sends nothing.
         """
         if (own := release_plan(job, party, nodes)) is not None:
             return own.epsilon_total
@@ -229,7 +229,7 @@ class _NodeDpGuarantee(seam.Guarantee[NodeDpJob]):
         return [costs, *self.privacy_limits(job)]
 
     def privacy_limits(self, job: NodeDpJob) -> list[str]:
-        """What the ε of the learner's edges is not about, a sentence each."""
+        """Return what the ε of the learner's edges does not cover, a sentence each; [] without that ε."""
         if job.privacy is None:
             return []
         learner = listed(job.duties.summing)
@@ -253,7 +253,7 @@ class _NodeDpWords(seam.Words[NodeDpJob]):
         sentences = [
             f"{learner} knows the graph, and learns. At {others} every node perturbs its own features a single time, "
             f"by {release.mechanism} with ε = {release.epsilon:g}, before anybody sees them.",
-            _learning(job),
+            _learning_words(job),
         ]
         if labels is not None:
             sentences.append(

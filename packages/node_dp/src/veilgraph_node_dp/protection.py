@@ -19,7 +19,7 @@ from veilgraph_node_dp.settings import NodeDpJob, node_dp
 
 
 def protection_of(job: NodeDpJob, nodes: int | None) -> Protection[Any] | None:
-    """Of what nodes release and, with ``privacy``, of the learner's edges; None where nothing is released."""
+    """Make the report on nodes' releases and, with ``privacy``, the learner's edges; None: nothing is released."""
     features = job.release.features
     if job.privacy is not None:
         return EdgesAndFeatures(job, job.privacy, nodes)
@@ -27,7 +27,7 @@ def protection_of(job: NodeDpJob, nodes: int | None) -> Protection[Any] | None:
 
 
 class PerturbedFeatures(Protection[FeatureReleaseSettings]):
-    """``release``: nodes perturb features, and perhaps labels, a single time at home."""
+    """Cost and guarantee of ``release``: nodes perturb features, and perhaps labels, a single time at home."""
 
     not_asked = (
         frozenset({"total", "horizon"}),
@@ -105,12 +105,12 @@ class PerturbedFeatures(Protection[FeatureReleaseSettings]):
 
 
 class EdgesAndFeatures(NoisyEdges):
-    """Both: nodes perturb what they have, and a learner's sums over its edges have noise: two ε about two things."""
+    """Cost and guarantee of both: perturbed features of nodes, and noisy sums over the learner's edges; two ε."""
 
     @property
     @override
     def features(self) -> PerturbedFeatures:
-        """What nodes perturb."""
+        """Cost and guarantee of what nodes perturb, apart from the edges."""
         features = node_dp(self.job).release.features
         assert features is not None
         return PerturbedFeatures(self.job, features, self.nodes)

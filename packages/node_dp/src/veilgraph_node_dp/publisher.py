@@ -37,7 +37,7 @@ _ROUNDING: Final = 1 + 1e-12  # a budget of exactly so many releases has room fo
 def publisher_of(
     release: FeatureReleaseSettings, labels: LabelReleaseSettings | None, holder: HolderLedgers
 ) -> LocalPublisher:
-    """Of a holder's features, and of its labels where a job releases these; its ledger is open.
+    """Make the publisher of a holder's features, and of its labels if the job releases these, and open its ledger.
 
     Raises ``ConfigError`` where the mechanism cannot release so many columns, ``DataError`` where labels are missing.
     """
@@ -78,7 +78,7 @@ class LocalPublisher(PaidPublisher):
             self._caches[self._labels] = label_cache or cache
 
     def features(self, x: Tensor) -> Tensor:
-        """Release the features of nodes, Tensor[N, d], as ``packed`` has them.
+        """Perturb and pay for the features of nodes, Tensor[N, d], or repeat an earlier release; in ``packed`` form.
 
         Raises ``BudgetSpent``, or ``DataError`` for a value outside the declared range; then nothing was released or
         paid for.
@@ -89,9 +89,7 @@ class LocalPublisher(PaidPublisher):
         return cache.release(self._features, x, lambda rows: packed(self.mechanism.release(rows, self._source)))
 
     def labels(self, labels: Tensor) -> Tensor:
-        """Release labels, Tensor[n] int64; ``BudgetSpent``: none was released; ``ConfigError``: this holder releases
-        none.
-        """
+        """Release labels by randomised response, Tensor[n] int64; ``BudgetSpent``, or ``ConfigError``: not its task."""
         response = self.response
         if response is None:
             raise ConfigError("release.labels: this holder is not the one that releases labels; name it")
@@ -100,11 +98,11 @@ class LocalPublisher(PaidPublisher):
 
     @property
     def is_free(self) -> bool:
-        """Whether all that it would release is paid for, and sent again as it was."""
+        """Whether all that it would release was paid for before, and is sent again unchanged."""
         return all(cache.is_free(of) for of, cache in self._caches.items())
 
     def room(self) -> int | None:
-        """How many more releases budget and ledger allow, up to 2^32; None without, or where all is kept."""
+        """Return how many more releases budget and ledger allow, up to 2^32; None: no limit, or all is paid for."""
         ledger = self._ledger
         if ledger is None or ledger.budget is None or self.is_free:
             return None
@@ -115,12 +113,12 @@ class LocalPublisher(PaidPublisher):
 
     @override
     def spent_on(self, counts: Mapping[str, int], ledger: Ledger) -> Spent:
-        """Of each node, its features and its label together."""
+        """Return what each node has spent on its features and its label together."""
         return Spent(counts, sum(each.per_release for each in ledger.summary()), sum(ledger.totals().values()))
 
 
 class SumPublisher(PaidPublisher):
-    """Of a learner's sums over its edges, released once to itself: all that it tells of its model comes of them.
+    """The publisher of a learner's noisy sums over its edges, released once to itself: its model follows from them.
 
     ``order`` is that of the common nodes in the release, the same in every job, Tensor[C] int64; None: their own.
     """

@@ -31,7 +31,7 @@ from veilgraph_node_dp.settings import NodeDpJob, node_dp
 def exchange_releases(
     session: RoleContext, graph: PartyGraph | None, held: int, kept: Mapping[str, Tensor]
 ) -> Releases:
-    """Agree on the release that all have kept, or make a new one; called at all parties together.
+    """Agree on the release that all holders have kept, or make a new one; all parties call it together.
 
     ``held`` is the number of this party's newest release, negative if it is of another alignment, 0 for none; ``kept``
     is what a holder that learns has of it. ``graph`` is None at the server.
@@ -81,26 +81,26 @@ def exchange_releases(
         )
     tensors: dict[str, Tensor] = {}
     if publisher is not None and graph is not None:
-        _release(session, graph, publisher)
+        _send_release(session, graph, publisher)
     if graph is not None and graph.party in job.duties.learning:
-        tensors = _received(session, graph.common, columns, classes)
+        tensors = _receive_all(session, graph.common, columns, classes)
     return Releases(number, is_new=True, tensors=tensors, columns=columns, classes=classes)
 
 
 def released_features(session: RoleContext, releases: Releases, nodes: int) -> list[AffineFeatures]:
-    """Every releasing holder's estimate x' = scale·x* + offset of the common nodes, in the job's order of holders.
+    """Return each releasing holder's features of common nodes, estimated as scale·x* + offset, in the job's order.
 
     Raises ``ProtocolError`` for a release of other data, ``KeyError`` where one is missing, ``ConfigError`` where the
     job releases none.
     """
     found = []
     for holder, columns in releases.columns.items():
-        mechanism, values = _mechanism(node_dp(session.settings), columns), releases.tensors[_name(holder)]
+        mechanism, values = _job_mechanism(node_dp(session.settings), columns), releases.tensors[_tensor_name(holder)]
         found.append(AffineFeatures(unpacked(values, nodes, mechanism), mechanism.scale, mechanism.offset))
     return found
 
 
-def _mechanism(job: NodeDpJob, columns: int) -> FeatureMechanism:
+def _job_mechanism(job: NodeDpJob, columns: int) -> FeatureMechanism:
     if job.release.features is None:
         raise ConfigError("the job releases no features; give release.features")
     return feature_mechanism(job.release.features, columns)
@@ -111,68 +111,70 @@ def unpacked(values: Tensor, nodes: int, mechanism: FeatureMechanism) -> Tensor:
     columns = mechanism.features
     is_sampled = values.dtype == torch.int64
     if values.ndim != 2 or len(values) != nodes or not (is_sampled or values.shape[1] == columns):
-        raise _broken(f"shape {list(values.shape)} for {nodes} nodes of {columns} columns")
+        raise _bad_release(f"shape {list(values.shape)} for {nodes} nodes of {columns} columns")
     if not isinstance(mechanism, MultiBit):
         if values.dtype != torch.float32:
-            raise _broken(f"dtype {values.dtype}")
+            raise _bad_release(f"dtype {values.dtype}")
         if not bool(values.isfinite().all()):
-            raise _broken("a value that is not finite")
+            raise _bad_release("a value that is not finite")
         return values
     if values.dtype == torch.uint8:
         if values.numel() and int(values.max()) > 2:
-            raise _broken("a value that is none of −1, 0 and 1")
+            raise _bad_release("a value that is none of −1, 0 and 1")
         if bool(((values != 1).sum(dim=1) != mechanism.sample_size).any()):
-            raise _broken(f"not {mechanism.sample_size} features of every node")
+            raise _bad_release(f"not {mechanism.sample_size} features of every node")
         return values.to(torch.float32).sub_(1)
     if not is_sampled:
-        raise _broken(f"dtype {values.dtype}")
+        raise _bad_release(f"dtype {values.dtype}")
     if values.shape[1] != mechanism.sample_size:
-        raise _broken(f"{values.shape[1]} features of a node, and not {mechanism.sample_size}")
+        raise _bad_release(f"{values.shape[1]} features of a node, and not {mechanism.sample_size}")
     places = values.abs()
     if nodes and not (bool((places.diff(dim=1) > 0).all()) and int(places.min()) >= 1 and int(places.max()) <= columns):
-        raise _broken("columns that do not exist, or not in rising order")
+        raise _bad_release("columns that do not exist, or not in rising order")
     pointers = torch.arange(nodes + 1) * values.shape[1]
     signs = values.sign().to(torch.float32).reshape(-1)
     return torch.sparse_csr_tensor(pointers, (places - 1).reshape(-1), signs, (nodes, columns), check_invariants=True)
 
 
-def _release(session: RoleContext, graph: PartyGraph, publisher: LocalPublisher) -> None:
-    """Send the learner features of common nodes and, where private, labels."""
+def _send_release(session: RoleContext, graph: PartyGraph, publisher: LocalPublisher) -> None:
+    """Release common nodes' features and, where labels are private, these; send them to the learner."""
     common, link, response = graph.common_part(), session.link, publisher.response
     released = publisher.features(common.features)
-    labels = None if response is None else _labels(common, publisher, response.classes)
+    labels = None if response is None else _release_labels(common, publisher, response.classes)
     for to in session.settings.duties.learning:
         link.send(to, Tag(Kind.PERTURBED_FEATURES), released)
     if labels is not None:
         link.send(session.settings.data.label_party, Tag(Kind.PERTURBED_LABELS), labels)
 
 
-def _labels(common: PartyGraph, publisher: LocalPublisher, classes: int) -> Tensor:
+def _release_labels(common: PartyGraph, publisher: LocalPublisher, classes: int) -> Tensor:
+    """Perturb the training and validation labels of common nodes, and pack them with the split."""
     labels, train, val, known = released_labels(common)
     values = torch.full_like(labels, -1)
     values[known] = publisher.labels(labels[known])
     return ReleasedLabels(values, train & known, val & known & ~train, classes).packed()
 
 
-def _received(session: RoleContext, nodes: int, columns: Mapping[PartyId, int], classes: int) -> dict[str, Tensor]:
+def _receive_all(session: RoleContext, nodes: int, columns: Mapping[PartyId, int], classes: int) -> dict[str, Tensor]:
+    """Receive and check every holder's release: ``features/<holder>``, and ``labels`` if they are private."""
     link, job = session.link, node_dp(session.settings)
     private = job.release.labels
     found: dict[str, Tensor] = {}
     for holder, width in columns.items():
         tag = Tag(Kind.PERTURBED_FEATURES)
-        found[_name(holder)] = came = link.receive(holder, tag)
-        with _named(link.party, holder, tag):
-            unpacked(came, nodes, _mechanism(job, width))
+        found[_tensor_name(holder)] = came = link.receive(holder, tag)
+        with _with_sender(link.party, holder, tag):
+            unpacked(came, nodes, _job_mechanism(job, width))
     if private is not None:
         tag = Tag(Kind.PERTURBED_LABELS)
         found[LABELS] = link.receive(private.holder, tag)
-        with _named(link.party, private.holder, tag):
+        with _with_sender(link.party, private.holder, tag):
             ReleasedLabels.unpacked(found[LABELS], nodes, classes)
     return found
 
 
 @contextmanager
-def _named(party: PartyId, sender: PartyId, tag: Tag) -> Iterator[None]:
+def _with_sender(party: PartyId, sender: PartyId, tag: Tag) -> Iterator[None]:
     try:
         yield
     except ProtocolError as error:
@@ -180,7 +182,7 @@ def _named(party: PartyId, sender: PartyId, tag: Tag) -> Iterator[None]:
 
 
 def _refusal(session: RoleContext, graph: PartyGraph, publisher: LocalPublisher | None) -> str:
-    """Why this holder cannot take part, said before anybody pays for a release that would come to nothing."""
+    """Return why this holder cannot take part, or empty: a feature out of range, or misplaced labels."""
     if publisher is not None and not publisher.is_free:  # what was released is not looked at again
         try:
             publisher.mechanism.check(graph.common_part().features)
@@ -194,7 +196,7 @@ def _refusal(session: RoleContext, graph: PartyGraph, publisher: LocalPublisher 
 
 
 def misplaced_labels(job: NodeDpJob, graph: PartyGraph) -> str:
-    """Why a holder cannot take part in a job: labels are not where it says; empty if they are."""
+    """Return why a holder's graph does not fit the job: labels are not where it says; empty if they are."""
     learner, private = job.data.label_party, job.release.labels
     if graph.party == learner and private is None and graph.labels is None:
         return (
@@ -212,11 +214,11 @@ def misplaced_labels(job: NodeDpJob, graph: PartyGraph) -> str:
     return ""
 
 
-def _name(holder: PartyId) -> str:
+def _tensor_name(holder: PartyId) -> str:
     return f"features/{holder}"
 
 
-def _broken(what: str) -> ProtocolError:
+def _bad_release(what: str) -> ProtocolError:
     return ProtocolError(
         f"released features hold {what}; install the same release of veilgraph at every party", code="released-features"
     )
@@ -239,9 +241,9 @@ def agreed_release(hellos: Mapping[PartyId, Hello], holders: Sequence[PartyId]) 
 
 
 class KeptRelease:
-    """What one holder keeps of the newest release of all; raises ``RunError`` if its file is damaged.
+    """One holder's saved part of the newest release; raises ``RunError`` if its file is damaged.
 
-    ``number`` is negative where it is of another alignment, 0 for none; ``tensors`` what was given, where it holds.
+    ``number`` is negative if it is of another alignment, 0 for none; ``tensors``: what it received, {} if not valid.
     """
 
     def __init__(self, keeper: Keeper, identity: str, graph: PartyGraph) -> None:
@@ -260,17 +262,17 @@ class KeptRelease:
         self.tensors = tensors if same else {}
 
     def replace(self, number: int, tensors: Mapping[str, Tensor]) -> None:
-        """Keeps a new release: its number, and what the party was given of it."""
+        """Save a new release over the old: its number, and the tensors that this holder received."""
         self._keeper.put(RELEASE, tensors, {"number": number, "depends_on": self._depends_on})
 
 
 def damaged(keeper: Keeper, what: object) -> RunError:
-    """Of what was kept of the newest release of all."""
+    """Make the error for a damaged file of the saved release."""
     return RunError(f"{keeper.place(RELEASE)}: damaged ({what}); delete it, and the holders release anew")
 
 
 def agree_on_release(session: RoleContext, graph: PartyGraph | None) -> Releases:
-    """The release that all have, kept for later sessions; ``graph`` is None at the server."""
+    """Agree on the release of all holders, and save a new one for later sessions; ``graph`` is None at the server."""
     if graph is None:
         return exchange_releases(session, None, 0, {})
     kept = KeptRelease(session.keeper, session.alignment, graph)
@@ -282,7 +284,7 @@ def agree_on_release(session: RoleContext, graph: PartyGraph | None) -> Releases
 
 @contextmanager
 def checked(session: RoleContext) -> Iterator[None]:
-    """Raises ``RunError`` for what does not fit in what a party kept: a new release was checked when it came."""
+    """Raise ``RunError`` if reading the saved release fails in the block; a new one was checked when it came."""
     try:
         yield
     except KeyError as error:

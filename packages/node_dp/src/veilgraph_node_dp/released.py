@@ -19,7 +19,7 @@ _NONE, _TRAIN, _VAL = 0, 1, 2
 
 @dataclass(frozen=True, eq=False)
 class Releases:
-    """What a party works with.
+    """The releases that a party works with.
 
     Attributes:
         number: of the release, the same at all holders.
@@ -46,7 +46,7 @@ class Releases:
 
 @dataclass(frozen=True, eq=False)
 class ReleasedLabels:
-    """What the learner has of another holder's labels, −1 where none was released, as of test nodes. Tensor[C] each."""
+    """Another holder's labels as the learner gets them, −1 where none was released, and masks: Tensor[C] each."""
 
     values: Tensor
     train: Tensor
@@ -54,7 +54,7 @@ class ReleasedLabels:
     classes: int
 
     def of(self, graph: PartyGraph) -> PartyGraph:
-        """The graph with these labels and this split."""
+        """Return the graph with these labels and masks, and no test mask."""
         return replace(
             graph,
             labels=self.values,
@@ -65,14 +65,14 @@ class ReleasedLabels:
         )
 
     def packed(self) -> Tensor:
-        """Tensor[C, 2]: 1 + label (0 for none), and the split; as it crosses the wire, in uint8 where classes fit."""
+        """Encode for the wire: Tensor[C, 2], 1 + label (0: none) and split; uint8 if classes fit, else int64."""
         split = self.train * _TRAIN + self.val * _VAL
-        return torch.stack([self.values + 1, split], dim=1).to(_dtype(self.classes))
+        return torch.stack([self.values + 1, split], dim=1).to(_wire_type(self.classes))
 
     @classmethod
     def unpacked(cls, values: Tensor, nodes: int, classes: int) -> ReleasedLabels:
-        """Read what ``packed`` wrote; raises ``ProtocolError`` for anything else."""
-        if values.dtype != _dtype(classes) or tuple(values.shape) != (nodes, 2) or not _are_labels(values, classes):
+        """Decode what ``packed`` encoded for ``nodes`` C; ``ProtocolError`` for anything else."""
+        if values.dtype != _wire_type(classes) or tuple(values.shape) != (nodes, 2) or not _are_labels(values, classes):
             raise ProtocolError(
                 f"released labels are no labels of {nodes} nodes and {classes} classes, for training and validation; "
                 "install the same release of veilgraph at every party",
@@ -83,7 +83,7 @@ class ReleasedLabels:
 
 
 def released_labels(common: PartyGraph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A holder's labels, training and validation masks, and which it releases: Tensor[C] each; or ``DataError``."""
+    """Return labels, train and validation masks, and which labels to release: Tensor[C] each; ``DataError`` without."""
     labels, train, val = common.labels, common.train_mask, common.val_mask
     if labels is None or train is None or val is None:
         raise DataError(
@@ -93,12 +93,12 @@ def released_labels(common: PartyGraph) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def _are_labels(values: Tensor, classes: int) -> bool:
-    """Whether classes exist just where a node is in a split, and both splits have nodes."""
+    """Whether each node has both a valid label and a split, or neither, and both splits have nodes."""
     labels, split = values.unbind(dim=1)
     known = (labels > 0) & (labels <= classes) & ((split == _TRAIN) | (split == _VAL))
     nothing = (labels == 0) & (split == _NONE)
     return bool((known | nothing).all()) and bool((split == _TRAIN).any()) and bool((split == _VAL).any())
 
 
-def _dtype(classes: int) -> torch.dtype:
+def _wire_type(classes: int) -> torch.dtype:
     return torch.uint8 if classes < torch.iinfo(torch.uint8).max else torch.int64

@@ -58,7 +58,7 @@ class KPropSettings(Settings):
 
     @property
     def tried(self) -> tuple[int, ...]:
-        """K of the networks that are trained side by side."""
+        """The numbers of hops K, each of a network that is trained; validation nodes choose one."""
         return TRIED if self.hops == "auto" else (self.hops,)
 
 
@@ -141,12 +141,12 @@ class SumPrivacySettings(PrivacySettings):
 
     @property
     def longest(self) -> float | None:
-        """B; None where sums are as long as they are."""
+        """B: length to which sums are clipped; None: they are not."""
         return None if self.degree_bound is None else self.sum_clip or math.sqrt(self.degree_bound)
 
     @property
     def sensitivity(self) -> float:
-        """How far all hops' sums of rows of length 1 move together, where rows are public: see ``release_plan``."""
+        """ℓ2 sensitivity of all hops' sums together, with public rows of length 1: see ``release_plan``."""
         bound, longest = self.degree_bound, self.longest
         if bound is None or longest is None:
             return math.sqrt(2 * self.hops)
@@ -201,7 +201,7 @@ class NodeDpJob(JobSettings):
 
     @property
     def duties(self) -> Duties:
-        """The nodes of all but the label holder release, and it learns; of what it sums up nothing is sent."""
+        """The label holder learns, and sends nothing of its sums; all other holders' nodes release."""
         learner = (self.data.label_party,)
         return Duties(
             publishing=(),
@@ -213,7 +213,7 @@ class NodeDpJob(JobSettings):
 
     @property
     def network(self) -> KPropSettings:
-        """The network; with private labels of 8 hops where open, as validation nodes with noisy labels choose badly."""
+        """The network's settings; private labels turn ``hops: auto`` into 8, as noisy labels choose badly."""
         is_open = self.release.labels is not None and self.model.hops == "auto"
         return self.model.model_copy(update={"hops": TRIED[-1]}) if is_open else self.model
 
@@ -230,11 +230,11 @@ class NodeDpJob(JobSettings):
 
     @property
     def noise(self) -> NoiseFacts:
-        return NoiseFacts(feature_release=_release_of(self.release), label_release=self.release.labels)
+        return NoiseFacts(feature_release=_as_node_release(self.release), label_release=self.release.labels)
 
     @property
     def uses_own_columns(self) -> bool:
-        """Whether the learner learns from its own columns; not where its ε is about them as well."""
+        """Whether the learner also trains on its own columns; not if its ε covers them."""
         return self.privacy is None or self.privacy.unit == "edge"
 
 
@@ -259,7 +259,7 @@ class _NodeRelease(NodeRelease):
         return publisher_of(self.settings, self.labels, holder)
 
 
-def _release_of(release: NodeReleaseSettings) -> NodeRelease | None:
+def _as_node_release(release: NodeReleaseSettings) -> NodeRelease | None:
     features = release.features
     if features is None:
         return None
@@ -273,7 +273,7 @@ def _release_of(release: NodeReleaseSettings) -> NodeRelease | None:
 
 
 def node_dp(job: JobSettings) -> NodeDpJob:
-    """A job as what it is; raises ``ConfigError`` where it is of another paradigm."""
+    """Return ``job`` as a ``NodeDpJob``; ``ConfigError`` if it is of another paradigm."""
     return job_of(NodeDpJob, job)
 
 
@@ -315,7 +315,7 @@ class SumPlan(Plan):
         return self.paid_by(ledger, *holder.ordered(ledger, holder.graph.num_classes, *bounds))
 
     def paid_by(self, ledger: Ledger | None, order: Tensor | None, cache: ReleaseCache) -> SumPublisher:
-        """The publisher of these sums; arguments as ``SumPublisher``."""
+        """Make the publisher of these sums; arguments as ``SumPublisher``."""
         from veilgraph.privacy.mechanism import Gaussian  # noqa: PLC0415 - loads torch
         from veilgraph_node_dp.publisher import SumPublisher  # noqa: PLC0415 - as above
         from veilgraph_node_dp.sums import NoisySums  # noqa: PLC0415 - as above

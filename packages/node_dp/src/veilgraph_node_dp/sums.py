@@ -31,9 +31,9 @@ _LARGEST_WHOLE: Final = 2.0**52
 
 
 def pair_matrix(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> sp.csr_array:
-    """A of ``settings.release_plan``, [N, N] CSR float64: what is recorded from one node to another, a weight up to 1.
+    """Return the weighted adjacency A of ``settings.release_plan``, [N, N] CSR float64, entries up to 1, no loops.
 
-    Entry (target, source) sums copies of an edge, each to 2^-32, by ``edge_weight`` ≥ 0 or 1. Self-loops are left out.
+    Entry (target, source) sums the copies of an edge, each weighing ``edge_weight`` ≥ 0, or 1, on a grid of 2^-32.
     """
     source, target = edge_index.numpy()
     weight = np.ones(len(source)) if edge_weight is None else edge_weight.double().numpy()
@@ -56,10 +56,10 @@ class NoisySums:
     sum_clip: float | None
 
     def release(self, pairs: sp.csr_array, rows: Tensor, source: SecretSource, then: Then) -> Tensor:
-        """Y_1, …, Y_K over ``pairs``, [N, N], side by side: Tensor[N, K·d] float64, multiples of the noise's grid.
+        """Return noisy sums Y_1, …, Y_K over ``pairs``, [N, N], side by side: Tensor[N, K·d] float64, on a grid.
 
-        ``rows`` are X_0, Tensor[N, d]; ``then`` makes X_k of Y_1, …, Y_k. Raises ``ConfigError`` where there is so
-        little noise that sums of N rows on its grid are not exact, ``RangeOverflow`` where an entry is not finite.
+        ``rows`` are X_0, Tensor[N, d], each scaled to length 1; ``then`` makes X_k of Y_1, …, Y_k. Raises
+        ``ConfigError`` if so little noise makes sums on its grid inexact, ``RangeOverflow`` for an infinite entry.
         """
         nodes = pairs.shape[0]
         if nodes / self.mechanism.cell > _LARGEST_WHOLE:
@@ -69,12 +69,12 @@ class NoisySums:
             )
         split, released = _Split.of(pairs), list[Tensor]()
         for _ in range(self.hops):
-            sums = self._summed(split, self._of_length_1(then(torch.cat(released, dim=1)) if released else rows))
+            sums = self._sum_rows(split, self._unit_rows(then(torch.cat(released, dim=1)) if released else rows))
             released.append(sums + self.mechanism.draw(tuple(sums.shape), source))
         return torch.cat(released, dim=1)
 
-    def _of_length_1(self, rows: Tensor) -> Tensor:
-        """Rows scaled to length 1, less the slack s where sums are shortened, on the grid; zero rows stay zero."""
+    def _unit_rows(self, rows: Tensor) -> Tensor:
+        """Scale rows to length 1 on the noise's grid, a slack less if sums are clipped; zero rows stay zero."""
         slack, cell = 0.0, self.mechanism.cell
         if self.sum_clip is not None:
             slack = 2 * math.sqrt(rows.shape[1]) * cell + math.ldexp(self.sum_clip, -30)
@@ -86,7 +86,8 @@ class NoisySums:
         scaled = torch.where(lengths == 0, 0.0, 2 * length * rows / lengths)  # longer than the clip, which shortens it
         return clip_to_grid(scaled, length, 2, cell)
 
-    def _summed(self, split: _Split, rows: Tensor) -> Tensor:
+    def _sum_rows(self, split: _Split, rows: Tensor) -> Tensor:
+        """Sum each node's neighbours' rows, [N, d], exactly on the grid, and clip the sums to ``sum_clip`` if set."""
         values, cell = rows.numpy(), self.mechanism.cell
         sums = split.whole @ values
         for column in range(values.shape[1] if len(split.weight) else 0):

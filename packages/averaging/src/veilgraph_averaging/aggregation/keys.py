@@ -35,9 +35,9 @@ class Signatures:
 
     @classmethod
     def agree(cls, link: Link, holders: Sequence[PartyId], secrets: SecretSource, *, round_: int) -> Signatures:
-        """Every holder tells every other one a new key, by their own link and past the server; errors as ``exchange``.
+        """Make a signing key, and exchange public keys with all holders directly; errors as ``exchange``.
 
-        ``round_`` of the messages is another one each time in a session.
+        ``round_``, of the messages' tags, must differ between calls of a session.
         """
         private = Ed25519PrivateKey.from_private_bytes(secrets(SEED_BYTES))
         own = private.public_key()
@@ -49,11 +49,11 @@ class Signatures:
         return cls(link.party, private, {**found, link.party: own})
 
     def sign(self, what: str, content: bytes) -> bytes:
-        """This holder's signature, of ``SIGNATURE_BYTES``, of ``content``; ``what`` says of what, in which round."""
+        """Sign ``content`` with this holder's key: ``SIGNATURE_BYTES``; ``what``, its kind and round, is signed too."""
         return self._private.sign(_framed(what, self._party, content))
 
     def check(self, party: PartyId, what: str, content: bytes, signature: bytes) -> None:
-        """Hold another's signature to what it should have signed. Raises ``ProtocolError``."""
+        """Verify the signature of ``party`` over ``what`` and ``content``; ``ProtocolError`` if it does not fit."""
         try:
             self._publics[party].verify(signature, _framed(what, party, content))
         except InvalidSignature as error:
@@ -66,7 +66,7 @@ class Signatures:
 
 
 def _framed(what: str, party: PartyId, content: bytes) -> bytes:
-    """No two messages look alike: each part has its length before it."""
+    """Encode what is signed, each part behind its length, so that different parts never give the same bytes."""
     parts = (b"veilgraph aggregation 1", what.encode(), party.encode(), content)
     return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
@@ -81,10 +81,10 @@ _NO_NONCE: Final = bytes(12)  # every key seals one message
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Which round of which session: part of everything that is derived or signed in it.
+    """One sum: its session, number, holders P and threshold t. Everything derived or signed in it depends on its name.
 
-    As many as ``threshold``, t, must be there from beginning to end. Raises ``ConfigError`` where t is not above half
-    of the holders: two halves could then be told different things.
+    At least t holders must stay from beginning to end. Raises ``ConfigError`` where t is not above half of the holders:
+    two halves could then be told different things.
     """
 
     session: str
@@ -102,26 +102,26 @@ class Round:
 
     @property
     def name(self) -> str:
-        """Of the round, for keys and signatures."""
+        """Name of the round, which keys and signatures are bound to."""
         return f"{self.session}/round {self.number}"
 
     def present(self, rows: Tensor) -> list[PartyId]:
-        """The holders whose rows of a message are not all zeros, which say that a holder is not there."""
+        """Return the holders whose rows of a message [P, …] are not all zeros; zeros mean that a holder is absent."""
         return [holder for holder, row in zip(self.holders, rows, strict=True) if bool(row.any())]
 
     def row(self, rows: Tensor, party: PartyId) -> bytes:
-        """A holder's row of a message."""
+        """Return a holder's row of a message [P, …] as bytes."""
         return rows[self.holders.index(party)].numpy().tobytes()
 
     def table(self, rows: Mapping[PartyId, Tensor], width: int) -> Tensor:
-        """A message with a row for each holder in the job's order, zeros where there is none: uint8 [P, width]."""
+        """Stack holders' rows, uint8 [width], in the job's order: uint8 [P, width], zeros for absent holders."""
         found = torch.zeros(len(self.holders), width, dtype=torch.uint8)
         for holder, content in rows.items():
             found[self.holders.index(holder)] = content
         return found
 
     def enough(self, present: Collection[PartyId], what: str) -> None:
-        """Raises ``ProtocolError`` where those that are there are fewer than the threshold."""
+        """Raise ``ProtocolError`` if fewer holders than the threshold are ``present``; ``what`` names the message."""
         if len(present) < self.threshold:
             raise ProtocolError(
                 f"{len(present)} of {len(self.holders)} holders are left in {self.name} ({what}), and the sum needs "
@@ -133,7 +133,7 @@ class Round:
 
 
 class Secrets:
-    """New in every round. The server may come to know the mask key of a holder or its own mask's seed, never both."""
+    """A holder's secrets of one round. The server may learn the mask key or the own mask's seed, never both."""
 
     def __init__(self, source: SecretSource) -> None:
         self.sealing = X25519PrivateKey.from_private_bytes(source(SEED_BYTES))
@@ -141,33 +141,33 @@ class Secrets:
         self.own_mask = shamir.draw(source)
 
     def offer(self) -> bytes:
-        """What all others get: public keys for sealing and for masks, and a commitment to the own mask."""
+        """Return public keys for sealing and for masks, and a commitment to the own mask's seed: 3·KEY_BYTES."""
         publics = (self.sealing.public_key(), mask_private(self.mask_key).public_key())
         return b"".join(key.public_bytes_raw() for key in publics) + commitment(self.own_mask)
 
 
 def mask_private(mask_key: int) -> X25519PrivateKey:
-    """The X25519 key that pairwise masks are agreed on with, from the field element that is shared."""
+    """Derive the private X25519 key for agreeing on pairwise masks from ``mask_key``, a field element."""
     return X25519PrivateKey.from_private_bytes(derive_key(shamir.to_bytes(mask_key), "mask key"))
 
 
 def commitment(own_mask: int) -> bytes:
-    """Of the seed of the own mask: says nothing of it, and fits no other."""
+    """Commit to the own mask's seed, a field element: hiding and binding, KEY_BYTES."""
     return derive_key(shamir.to_bytes(own_mask), "commitment")
 
 
 class Sealing:
-    """What a holder encrypts for another one alone, and opens of it, with its private key of the round."""
+    """Encrypts a holder's shares for one other holder, and decrypts others' for it, with its private key of a round."""
 
     def __init__(self, round_: Round, own: PartyId, private: X25519PrivateKey) -> None:
         self._round, self._own, self._private = round_, own, private
 
     def seal(self, to: PartyId, public: bytes, content: bytes) -> bytes:
-        """``content`` [PAIR_BYTES] for ``to``, whose key is ``public``: [SEALED_BYTES]."""
+        """Encrypt ``content`` [PAIR_BYTES] for ``to``, whose public key is ``public``: [SEALED_BYTES]."""
         return self._cipher(self._own, to, public, to).encrypt(_NO_NONCE, content, None)
 
     def open(self, sender: PartyId, public: bytes, sealed: bytes) -> bytes:
-        """What ``sender``, whose key is ``public``, sealed for this holder in this round. Raises ``ProtocolError``."""
+        """Decrypt what ``sender``, with the key ``public``, sealed for this holder; ``ProtocolError`` if changed."""
         try:
             return self._cipher(sender, self._own, public, sender).decrypt(_NO_NONCE, sealed, None)
         except InvalidTag as error:
@@ -184,14 +184,14 @@ class Sealing:
 
 
 def own_mask(round_: Round, seed: int, size: int) -> Tensor:
-    """The mask that a holder has by itself: uniform int64 [size]."""
+    """Expand the seed of a holder's own mask, a field element, for one round: uniform int64 [size]."""
     return expand(shamir.to_bytes(seed), f"mask/{round_.name}", (size,))
 
 
 def pairwise_mask(
     round_: Round, holder: PartyId, private: X25519PrivateKey, peer: PartyId, public: bytes, size: int
 ) -> Tensor:
-    """What ``holder`` adds for ``peer``: uniform int64 [size]; zero with what ``peer`` adds for ``holder``.
+    """Return the mask that ``holder`` adds for ``peer``: uniform int64 [size], minus the one that ``peer`` adds for it.
 
     ``private`` is the mask key of one of the two, ``public`` of the other's.
     """

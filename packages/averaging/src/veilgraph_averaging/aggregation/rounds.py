@@ -39,7 +39,7 @@ _SURVIVORS: Final = "survivors of "
 
 
 class HolderRound:
-    """One holder's, with ``signatures`` of the session; ``survivors`` are those that it confirmed, empty before."""
+    """A holder's part of one round: makes its five messages in order. ``survivors``: those it confirmed, or empty."""
 
     def __init__(self, round_: Round, party: PartyId, signatures: Signatures, secrets: SecretSource) -> None:
         self._round, self._party, self._signatures, self._source = round_, party, signatures, secrets
@@ -51,18 +51,18 @@ class HolderRound:
         self.survivors: tuple[PartyId, ...] = ()
 
     def offer(self) -> Tensor:
-        """Its public keys, signed: uint8 [OFFER_BYTES]."""
-        self._comes(1)
+        """Message 1: return its public keys and commitment, signed: uint8 [OFFER_BYTES]."""
+        self._check_order(1)
         offer = self._secrets.offer()
-        return _tensor(offer + self._signatures.sign(_OFFERED + self._round.name, offer))
+        return _to_tensor(offer + self._signatures.sign(_OFFERED + self._round.name, offer))
 
     def share(self, offers: Tensor) -> Tensor:
-        """Shares of its secrets, sealed for each holder that offered keys: uint8 [P, SEALED_BYTES], zeros for others.
+        """Message 2: share its secrets, sealed for each holder that offered keys: uint8 [P, SEALED_BYTES], else zeros.
 
         ``offers`` is uint8 [P, OFFER_BYTES], in the job's order, zeros where a holder is not there. Raises
         ``ProtocolError``: too few offered, or an offer is not its holder's, not of this round, or not fresh.
         """
-        self._comes(2)
+        self._check_order(2)
         for party in self._round.present(offers):
             content = self._round.row(offers, party)
             offer, signature = content[: 3 * KEY_BYTES], content[3 * KEY_BYTES :]
@@ -84,23 +84,23 @@ class HolderRound:
         for holder, *shares in zip(self._round.holders, mask_keys, own_masks, strict=True):
             if holder in self._offers:
                 pair = b"".join(map(shamir.to_bytes, shares))
-                rows[holder] = _tensor(self._sealing.seal(holder, self._offers[holder][:KEY_BYTES], pair))
+                rows[holder] = _to_tensor(self._sealing.seal(holder, self._offers[holder][:KEY_BYTES], pair))
         return self._round.table(rows, SEALED_BYTES)
 
     def mask(self, sealed: Tensor, encoded: Tensor) -> Tensor:
-        """Its values, int64 [size], under the masks that it has with everyone who shared, and under its own: uniform.
+        """Message 3: add its own mask, and one with each holder that shared, to ``encoded``: int64 [size], uniform.
 
         ``sealed`` is uint8 [P, SEALED_BYTES], what each holder sealed for this one. Raises ``ProtocolError``: too few
         shared, or one who offered no keys, or shares are not what a holder sealed.
         """
-        self._comes(3)
+        self._check_order(3)
         for party in self._round.present(sealed):
             if party not in self._offers:
-                raise _unknown(self._party, party, self._round)
+                raise _unknown_holder(self._party, party, self._round)
             row = self._round.row(sealed, party)
             self._shares[party] = self._sealing.open(party, self._offers[party][:KEY_BYTES], row)
         self._round.enough(self._shares, "shares of keys")
-        self._must_have(self._shares)
+        self._check_not_left_out(self._shares)
         size, private = encoded.numel(), mask_private(self._secrets.mask_key)
         total = encoded + own_mask(self._round, self._secrets.own_mask, size)
         for peer in self._shares:
@@ -109,54 +109,53 @@ class HolderRound:
         return total
 
     def confirm(self, survivors: Tensor) -> Tensor:
-        """Its signature, of ``SIGNATURE_BYTES``, to who is said to have sent values (bool [P]): once, to the same set
-        as all.
+        """Message 4: sign the ``survivors``, bool [P], who the server says sent values: uint8 [SIGNATURE_BYTES].
 
         Raises ``ProtocolError``: they are too few, or one of them did not share, or this holder is not among them.
         """
-        self._comes(4)
+        self._check_order(4)
         chosen = tuple(holder for holder, one in zip(self._round.holders, survivors.tolist(), strict=True) if one)
         for party in chosen:
             if party not in self._shares:
-                raise _unknown(self._party, party, self._round)
+                raise _unknown_holder(self._party, party, self._round)
         self._round.enough(chosen, "masked values")
-        self._must_have(chosen)
+        self._check_not_left_out(chosen)
         self.survivors = chosen
-        return _tensor(self._signatures.sign(_SURVIVORS + self._round.name, self._signed()))
+        return _to_tensor(self._signatures.sign(_SURVIVORS + self._round.name, self._survivor_bytes()))
 
     def reveal(self, confirmations: Tensor) -> Tensor:
-        """One share of each holder that shared: of the own mask of a survivor, of the mask key of who dropped out.
+        """Message 5: reveal its share of each survivor's own mask, and of the mask key of each holder that dropped out.
 
         From ``confirmations``, uint8 [P, SIGNATURE_BYTES] of survivors, to uint8 [P, ELEMENT_BYTES]. Raises
         ``ProtocolError``: too few confirmed, or one who did not survive, or one who was told of other survivors.
         """
-        self._comes(5)
+        self._check_order(5)
         confirmed = self._round.present(confirmations)
         for party in confirmed:
             if party not in self.survivors:
-                raise _unknown(self._party, party, self._round)
+                raise _unknown_holder(self._party, party, self._round)
             signature = self._round.row(confirmations, party)
-            self._signatures.check(party, _SURVIVORS + self._round.name, self._signed(), signature)
+            self._signatures.check(party, _SURVIVORS + self._round.name, self._survivor_bytes(), signature)
         self._round.enough(confirmed, "confirmed survivors")
         half = PAIR_BYTES // 2
         rows = {
-            holder: _tensor(pair[half:] if holder in self.survivors else pair[:half])
+            holder: _to_tensor(pair[half:] if holder in self.survivors else pair[:half])
             for holder, pair in self._shares.items()
         }
         return self._round.table(rows, shamir.ELEMENT_BYTES)
 
     def noted_key(self) -> Tensor:
-        """What all its pairwise masks follow from, for its own notes alone: uint8 [ELEMENT_BYTES]."""
-        return _tensor(shamir.to_bytes(self._secrets.mask_key))
+        """Return its mask key, from which its pairwise masks follow, for its own records: uint8 [ELEMENT_BYTES]."""
+        return _to_tensor(shamir.to_bytes(self._secrets.mask_key))
 
     def noted_shares(self) -> Tensor:
-        """What others sealed for it, opened, for its own notes alone: uint8 [P, PAIR_BYTES], zeros where nobody did."""
-        return self._round.table({holder: _tensor(pair) for holder, pair in self._shares.items()}, PAIR_BYTES)
+        """Return others' shares, decrypted, for its own records: uint8 [P, PAIR_BYTES], zeros where none came."""
+        return self._round.table({holder: _to_tensor(pair) for holder, pair in self._shares.items()}, PAIR_BYTES)
 
-    def _signed(self) -> bytes:
+    def _survivor_bytes(self) -> bytes:
         return "\n".join(self.survivors).encode()
 
-    def _must_have(self, present: Collection[PartyId]) -> None:
+    def _check_not_left_out(self, present: Collection[PartyId]) -> None:
         if self._party not in present:
             raise ProtocolError(
                 f"{self._party} is asked to go on with {self._round.name}, and the server has left it out",
@@ -164,8 +163,8 @@ class HolderRound:
                 party=self._party,
             )
 
-    def _comes(self, message: int) -> None:
-        """Every message once, in their order: a second answer could give away the other share of the same secret."""
+    def _check_order(self, message: int) -> None:
+        """Refuse messages out of order or twice: a second answer could reveal the other share of the same secret."""
         if message != self._done + 1:
             raise ProtocolError(
                 f"{self._party} is asked for message {message} of {self._round.name} after message {self._done}; each "
@@ -176,7 +175,7 @@ class HolderRound:
         self._done = message
 
 
-def _unknown(party: PartyId, other: PartyId, round_: Round) -> ProtocolError:
+def _unknown_holder(party: PartyId, other: PartyId, round_: Round) -> ProtocolError:
     return ProtocolError(
         f"{party} is told that {other} goes on with {round_.name}, and has not heard of it before; ask who runs the "
         "server",
@@ -185,7 +184,7 @@ def _unknown(party: PartyId, other: PartyId, round_: Round) -> ProtocolError:
     )
 
 
-def _tensor(content: bytes) -> Tensor:
+def _to_tensor(content: bytes) -> Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
@@ -193,7 +192,7 @@ Received = Mapping[PartyId, Tensor]  # holder → its message, of those from who
 
 
 class ServerRound:
-    """The server's. ``counted`` is who is in the sum, once the values are there."""
+    """The server's part of one round. ``counted``: the holders in the sum, empty until ``survivors`` is called."""
 
     def __init__(self, round_: Round) -> None:
         self._round = round_
@@ -203,15 +202,15 @@ class ServerRound:
         self.counted: tuple[PartyId, ...] = ()
 
     def offers(self, received: Received) -> Tensor:
-        """For every holder the offers of all: uint8 [P, OFFER_BYTES]. Errors as ``Round.enough``, here and below."""
+        """Stack the holders' offers, to send to all: uint8 [P, OFFER_BYTES]; errors as ``Round.enough``, also below."""
         self._round.enough(received, "offers of keys")
         self._offers = dict(received)
         return self._round.table(received, OFFER_BYTES)
 
     def shares(self, received: Received) -> dict[PartyId, Tensor]:
-        """Who offered → what all sealed for it: uint8 [P, SEALED_BYTES].
+        """Regroup sealed shares by receiver: each holder that offered → uint8 [P, SEALED_BYTES] from all senders.
 
-        Raises ``ProtocolError``: a holder shared with others than those who offered.
+        Raises ``ProtocolError``: a holder did not share with exactly those that offered.
         """
         for holder, rows in received.items():
             if self._round.present(rows) != list(self._offers):
@@ -231,21 +230,21 @@ class ServerRound:
         }
 
     def survivors(self, received: Received) -> Tensor:
-        """Adds the masked values up, and says whose they are: bool [P]."""
+        """Add up the masked values, int64 [size] each, and return whose they are: bool [P]."""
         self._round.enough(received, "masked values")
         self.counted = tuple(received)
         self._total = add(received.values())
         return torch.tensor([holder in received for holder in self._round.holders])
 
     def confirmations(self, received: Received) -> Tensor:
-        """For every survivor the signatures of all: uint8 [P, SIGNATURE_BYTES]."""
+        """Stack the survivors' signatures, to send to all of them: uint8 [P, SIGNATURE_BYTES]."""
         self._round.enough(received, "confirmed survivors")
         return self._round.table(received, SIGNATURE_BYTES)
 
     def unmask(self, received: Received) -> Tensor:
-        """The sum over those who are counted, int64 [size], from uint8 [P, ELEMENT_BYTES] of each that still answers.
+        """Remove all masks by revealed shares, uint8 [P, ELEMENT_BYTES] each: the sum over ``counted``, int64 [size].
 
-        Raises ``ProtocolError``: a holder gave a wrong share.
+        Raises ``ProtocolError``: a reconstructed secret does not fit its holder's offer.
         """
         self._round.enough(received, "revealed shares")
         chosen = list(received.items())[: self._round.threshold]
@@ -256,18 +255,18 @@ class ServerRound:
             secret = sum(weight * share for weight, share in zip(each, given, strict=True)) % shamir.FIELD
             offer = self._offers[holder].numpy().tobytes()
             if holder in self.counted:
-                self._fits(commitment(secret) == offer[_COMMITTED], holder)
+                self._check_fits(commitment(secret) == offer[_COMMITTED], holder)
                 self._total -= own_mask(self._round, secret, size)
                 continue
             private = mask_private(secret)
-            self._fits(private.public_key().public_bytes_raw() == offer[_KEYS], holder)
+            self._check_fits(private.public_key().public_bytes_raw() == offer[_KEYS], holder)
             for peer in self.counted:
                 public = self._offers[peer].numpy().tobytes()[_KEYS]
                 # what the one who dropped out would have added cancels what the survivors added for it
                 self._total += pairwise_mask(self._round, holder, private, peer, public, size)
         return self._total
 
-    def _fits(self, fits: bool, holder: PartyId) -> None:
+    def _check_fits(self, fits: bool, holder: PartyId) -> None:
         if not fits:
             raise ProtocolError(
                 f"the shares of {holder}'s secret of {self._round.name} do not fit what {holder} offered: a holder "

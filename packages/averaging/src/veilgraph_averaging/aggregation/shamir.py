@@ -28,7 +28,7 @@ def to_bytes(element: int) -> bytes:
 
 
 def of_bytes(content: bytes) -> int:
-    """What ``to_bytes`` made bytes of; raises ``ProtocolError`` for no element of the field."""
+    """Decode bytes of ``to_bytes``; ``ProtocolError`` for what is no element of the field."""
     element = int.from_bytes(content, "little")
     if len(content) != ELEMENT_BYTES or element >= FIELD:
         raise ProtocolError(
@@ -38,7 +38,7 @@ def of_bytes(content: bytes) -> int:
 
 
 def split(secret: int, threshold: int, holders: int, secrets: SecretSource) -> list[int]:
-    """Shares of a secret, an element of the field, for holders 1 to n, of which ``threshold``, t, give it back.
+    """Split a field element into shares for holders 1 to n = ``holders``; any ``threshold``, t, of them restore it.
 
     Raises ``ConfigError``: t is not in 1 … n.
     """
@@ -56,7 +56,7 @@ def _evaluate(coefficients: Sequence[int], point: int) -> int:
 
 
 def weights(points: Sequence[int]) -> list[int]:
-    """Lagrange's weights for f(0) from f at ``points``, distinct numbers of holders: they serve many secrets."""
+    """Return Lagrange's weights that give f(0) from f at distinct ``points``; they serve many secrets."""
     found = []
     for point in points:
         above, below = 1, 1
@@ -68,6 +68,6 @@ def weights(points: Sequence[int]) -> list[int]:
 
 
 def combine(shares: Mapping[int, int]) -> int:
-    """The secret, from shares by the numbers of their holders; something else where they are fewer than t."""
+    """Restore a secret from at least t shares, by holders' numbers; from fewer the result is another element."""
     each = weights(list(shares))
     return sum(weight * share for weight, share in zip(each, shares.values(), strict=True)) % FIELD

@@ -38,19 +38,19 @@ GONE: Final = (PeerFailed, LinkTimeout)  # what sending to a holder that has dro
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Who adds up, in a session, named alike at all parties; ``threshold`` must be there in every round."""
+    """The holders of a session's sums, alike at all parties, of which ``threshold`` must stay through each round."""
 
     session: str
     holders: tuple[PartyId, ...]
     threshold: int
 
     def round(self, number: int) -> Round:
-        """One of its rounds."""
+        """Return round ``number`` of the session."""
         return Round(self.session, number, self.holders, self.threshold)
 
 
 class SummingHolder:
-    """A holder's end of all sums of a session; ``rounding`` is of its real numbers."""
+    """A holder's end of all sums of a session; ``rounding`` puts real numbers on the sums' grid."""
 
     def __init__(
         self, link: Link, group: Group, signatures: Signatures, secrets: SecretSource, rounding: SecretRounding
@@ -64,12 +64,11 @@ class SummingHolder:
     def add(
         self, number: int, values: Tensor, bits: int, what: str, remedy: str, recorded: RecordedSum = UNRECORDED
     ) -> bool:
-        """Add real numbers, [size] of a dtype with so many digits, to a sum for the server; False where this holder is
-        left out.
+        """Add ``values`` [size] to sum ``number``, which the server opens; False if this holder was left out.
 
-        ``number`` is never used twice in a session, and counted alike at all parties. With 0 ``bits`` they are whole
-        numbers (float64): on a grid that all have, low bits say nothing of a summand's size. ``what`` and ``remedy``
-        are for an error; ``recorded`` is the sum in this party's record of survivors.
+        ``number`` is never used twice in a session, and counted alike at all parties. ``bits``: fractional bits; with 0
+        the values are whole numbers in float64, which hide a summand's size in no low bits. ``what`` and ``remedy``
+        are for errors; ``recorded`` is the sum in this party's record of survivors.
 
         Raises:
             RangeOverflow: the values do not fit with room for the sum over the holders.
@@ -82,12 +81,12 @@ class SummingHolder:
         self.had_all = False
         self._note(Tag(Kind.KEY, number, 1), one.noted_key)
         self._send(Tag(Kind.KEY, number, 1), one.offer())
-        offers = self._rows(Tag(Kind.KEY, number, 2), OFFER_BYTES)
-        if not self._is_in(offers):
+        offers = self._receive_rows(Tag(Kind.KEY, number, 2), OFFER_BYTES)
+        if not self._is_included(offers):
             return False
         self._send(Tag(Kind.MASK_SHARE, number, 0), one.share(offers))
-        sealed = self._rows(Tag(Kind.MASK_SHARE, number, 1), SEALED_BYTES)
-        if not self._is_in(sealed):
+        sealed = self._receive_rows(Tag(Kind.MASK_SHARE, number, 1), SEALED_BYTES)
+        if not self._is_included(sealed):
             return False
         masked = one.mask(sealed, encoded)
         self._note(Tag(Kind.MASK_SHARE, number, 2), one.noted_shares)
@@ -96,14 +95,14 @@ class SummingHolder:
         survivors = receive_as(
             self._link, SERVER, Tag(Kind.CONTROL, number, 1), (len(self._group.holders),), torch.bool
         )
-        if not self._is_in(survivors):
+        if not self._is_included(survivors):
             return False
         confirmation = one.confirm(survivors)
         self.had_all = one.survivors == self._group.holders
         recorded.check(one.survivors)
         self._send(Tag(Kind.CONTROL, number, 2), confirmation)
-        confirmations = self._rows(Tag(Kind.CONTROL, number, 3), SIGNATURE_BYTES)
-        if self._is_in(confirmations):
+        confirmations = self._receive_rows(Tag(Kind.CONTROL, number, 3), SIGNATURE_BYTES)
+        if self._is_included(confirmations):
             shares = one.reveal(confirmations)
             recorded.add(one.survivors)  # on the disk before a share leaves
             self._send(Tag(Kind.MASK_SHARE, number, 2), shares)
@@ -116,16 +115,16 @@ class SummingHolder:
     def _send(self, tag: Tag, tensor: Tensor) -> None:
         self._link.send(SERVER, tag, tensor)
 
-    def _rows(self, tag: Tag, width: int) -> Tensor:
+    def _receive_rows(self, tag: Tag, width: int) -> Tensor:
         return receive_as(self._link, SERVER, tag, (len(self._group.holders), width), torch.uint8)
 
-    def _is_in(self, rows: Tensor) -> bool:
+    def _is_included(self, rows: Tensor) -> bool:
         return bool(rows[self._own].any())
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """What the server learns of a round: int64 [size], of those who are counted, in the job's order."""
+    """What the server learns of a round: ``total``, int64 [size], over the holders ``counted``, in the job's order."""
 
     total: Tensor
     counted: tuple[PartyId, ...]
@@ -139,7 +138,7 @@ class SummingServer:
         self._late: list[tuple[PartyId, Tag]] = []
 
     def add(self, number: int, size: int, recorded: RecordedSum = UNRECORDED) -> Sum:
-        """One sum of ``size`` numbers. Args and errors as of ``SummingHolder.add``."""
+        """Run one sum of ``size`` numbers with all holders that answer in time; errors as of ``SummingHolder.add``."""
         self._forget_late()
         one, holders = ServerRound(self._group.round(number)), self._group.holders
         count, keys = len(holders), Tag(Kind.KEY, number, 1)
@@ -147,17 +146,17 @@ class SummingServer:
         self._late += [(holder, keys) for holder in holders if holder not in summed]
         offered = self._gather(summed, keys, (OFFER_BYTES,))
         offers = one.offers(offered)
-        self._tell(holders, Tag(Kind.KEY, number, 2), lambda _: offers)
+        self._send_to_all(holders, Tag(Kind.KEY, number, 2), lambda _: offers)
         shared = self._gather(list(offered), Tag(Kind.MASK_SHARE, number, 0), (count, SEALED_BYTES))
         shares = one.shares(shared)
-        self._tell(list(offered), Tag(Kind.MASK_SHARE, number, 1), shares.__getitem__)
+        self._send_to_all(list(offered), Tag(Kind.MASK_SHARE, number, 1), shares.__getitem__)
         values = self._gather(list(shared), Tag(Kind.MASKED, number, 0), (size,), torch.int64)
         survivors = one.survivors(values)
         recorded.check(one.counted)
-        self._tell(list(shared), Tag(Kind.CONTROL, number, 1), lambda _: survivors)
+        self._send_to_all(list(shared), Tag(Kind.CONTROL, number, 1), lambda _: survivors)
         confirmed = self._gather(list(values), Tag(Kind.CONTROL, number, 2), (SIGNATURE_BYTES,))
         confirmations = one.confirmations(confirmed)
-        self._tell(list(values), Tag(Kind.CONTROL, number, 3), lambda _: confirmations)
+        self._send_to_all(list(values), Tag(Kind.CONTROL, number, 3), lambda _: confirmations)
         revealed = self._gather(list(confirmed), Tag(Kind.MASK_SHARE, number, 2), (count, ELEMENT_BYTES))
         recorded.add(one.counted)
         return Sum(one.unmask(revealed), one.counted)
@@ -167,13 +166,13 @@ class SummingServer:
         self._late += [(holder, tag) for holder in holders if holder not in present]
         return present
 
-    def _tell(self, holders: Sequence[PartyId], tag: Tag, message: Callable[[PartyId], Tensor]) -> None:
+    def _send_to_all(self, holders: Sequence[PartyId], tag: Tag, message: Callable[[PartyId], Tensor]) -> None:
         for holder in holders:
             with suppress(*GONE):
                 self._link.send(holder, tag, message(holder))
 
     def _forget_late(self) -> None:
-        """Drop what came after it was waited for, so that it does not fill the mailbox."""
+        """Receive and drop messages that came too late, so that they do not fill the mailbox."""
         missing = []
         for holder, tag in self._late:
             if not self._link.comes(holder, tag, 0.0):
@@ -185,7 +184,7 @@ class SummingServer:
 
 
 def holder_bytes(holders: int, size: int) -> tuple[int, int]:
-    """What a holder that stays to the end sends and receives in a round of P holders, headers of H bytes included.
+    """Return the bytes that a holder that stays to the end sends and receives in a round, with headers of H bytes.
 
     5·H + 160 + 80·P + 8·size + 64 + 32·P, and 4·H + P·(160 + 80 + 1 + 64).
     """

@@ -29,7 +29,7 @@ _DIGEST: Final = 16
 
 
 class SumId(NamedTuple):
-    """What a sum is of when it is made again: its values, the epoch, −1 outside of it, and a digest of the weights."""
+    """Identifies a sum that may be made again: its kind of values, epoch (−1: none), and a digest of the weights."""
 
     what: What
     epoch: int
@@ -37,7 +37,7 @@ class SumId(NamedTuple):
 
     @classmethod
     def of(cls, what: What, epoch: int | None, weights: Tensor) -> SumId:
-        """Identify the sum of what follows from ``weights``, of any shape."""
+        """Make the id of a sum of values that follow from ``weights``, of any shape; ``epoch`` None: no epoch."""
         digest = hashlib.sha256(weights.numpy().tobytes()).digest()[:_DIGEST]
         return cls(what, -1 if epoch is None else epoch, digest)
 
@@ -46,9 +46,9 @@ class SumId(NamedTuple):
 
 
 class SurvivorRecord:
-    """One party's, of one run. Raises ``RunError`` where what was kept is damaged.
+    """One party's record of a run's opened sums and their survivors, on disk; ``RunError`` if it is damaged.
 
-    Sums over tables of another ``alignment`` are known by weights alone: only new weights get new survivors.
+    Sums over tables of another ``alignment`` lose their epochs, and are matched by weights alone.
     """
 
     def __init__(self, party: PartyId, holders: Sequence[PartyId], keeper: Keeper, alignment: str = "") -> None:
@@ -70,7 +70,7 @@ class SurvivorRecord:
         return self._form.itemsize
 
     def rows(self) -> Tensor:
-        """The record: uint8 [sums, width]."""
+        """Serialise the record, a row for each sum: uint8 [sums, width]."""
         rows = [
             (_WHATS.index(one.what), one.epoch, one.weights, [holder in survivors for holder in self._holders])
             for one, survivors in self.sums.items()
@@ -78,7 +78,7 @@ class SurvivorRecord:
         return torch.from_numpy(np.array(rows, self._form).view(np.uint8).reshape(len(rows), self.width))
 
     def merge(self, rows: Tensor, sender: PartyId) -> None:
-        """Take over a holder's record, uint8 [sums, width]; ``ProtocolError``: it is none, or differs from this."""
+        """Add a holder's record, as from ``rows``; ``ProtocolError``: it is malformed, or contradicts this one."""
         for what, epoch, weights, there in rows.contiguous().numpy().view(self._form)[:, 0]:
             survivors = tuple(holder for holder, one in zip(self._holders, there, strict=True) if one)
             if what >= len(_WHATS) or not survivors:
@@ -99,7 +99,7 @@ class SurvivorRecord:
             self._save()
 
     def forget(self, sum_id: SumId) -> None:
-        """Drop a sum."""
+        """Drop a sum from the record and the disk, if it is there."""
         if self.sums.pop(sum_id, None) is not None:
             self._save()
 
@@ -108,17 +108,17 @@ class SurvivorRecord:
 
 
 class RecordedSum:
-    """One sum in a party's record; None where sums need none: no holder may be missing, or fresh noise is in each."""
+    """One sum in a party's record; ``record`` None: no check is needed (no dropouts, or fresh noise in each sum)."""
 
     def __init__(self, record: SurvivorRecord | None, sum_id: SumId) -> None:
         self._record, self._id = record, sum_id
 
     def survivors(self) -> tuple[PartyId, ...] | None:
         """The survivors over which the sum was opened; None where it was not."""
-        return next(iter(self._before()), None)
+        return next(iter(self._earlier_survivors()), None)
 
     def check_weights(self) -> None:
-        """Refuse with ``ProtocolError`` other weights in a round that was opened: one more than the job has."""
+        """Raise ``ProtocolError`` if this epoch's sum was opened before with other weights, as an extra round."""
         if self._record is None:
             return
         known = {one.weights for one in self._record.sums if one[:2] == self._id[:2]}
@@ -132,8 +132,8 @@ class RecordedSum:
             )
 
     def check(self, survivors: Sequence[PartyId]) -> None:
-        """Refuse with ``ProtocolError`` to open the sum again over others."""
-        for before in self._before():
+        """Raise ``ProtocolError`` if the sum was opened before over other survivors."""
+        for before in self._earlier_survivors():
             if before != tuple(survivors) and self._record is not None:
                 raise ProtocolError(
                     f"{self._record.party} knows that {self._id} was opened over {', '.join(before)}, and is asked to "
@@ -144,17 +144,17 @@ class RecordedSum:
                 )
 
     def add(self, survivors: Sequence[PartyId]) -> None:
-        """As ``SurvivorRecord.add``."""
+        """Record the survivors over which the sum is opened; on disk when this returns."""
         if self._record is not None:
             self._record.add(self._id, survivors)
 
     def forget(self) -> None:
-        """Drop the sum, which was of zeros alone: else no holder with other values could be in the next one."""
+        """Drop the sum, which was of zeros alone, so that holders with values can be in it when it is made again."""
         if self._record is not None:
             self._record.forget(self._id)
 
-    def _before(self) -> set[tuple[PartyId, ...]]:
-        """Survivors of the same round before, and of every sum of values that follow from the same weights."""
+    def _earlier_survivors(self) -> set[tuple[PartyId, ...]]:
+        """Return the survivors of recorded sums of the same kind with the same epoch or the same weights."""
         what, epoch, weights = self._id
         return {
             survivors

@@ -29,7 +29,7 @@ _SMALL: Final = 0.25
 
 @dataclass(frozen=True)
 class TrainedCanaries(DrawnCanaries):
-    """One holder's, of private training, each with so many neighbours (``leaves``)."""
+    """The canaries of one holder in private training, each with ``leaves`` neighbours."""
 
     kind: ClassVar[str] = "trained canaries"
     leaves: int
@@ -37,7 +37,7 @@ class TrainedCanaries(DrawnCanaries):
 
     @classmethod
     def of(cls, graph: PartyGraph, key: bytes, public: str, count: int, bound: int, relation: Neighbours) -> Self:
-        """So many in a holder's graph, of which no node has more than ``bound`` neighbours; ``ConfigError``: too many.
+        """Plan ``count`` canaries in a graph with at most ``bound`` neighbours a node; ``ConfigError``: too many.
 
         ``key`` and ``public`` are of ``DrawnCanaries``.
         """
@@ -52,7 +52,7 @@ class TrainedCanaries(DrawnCanaries):
 
     @cached_property
     def places(self) -> Tensor:
-        """The nodes of each, the canary first: Tensor[m, 1 + leaves] int64, all different."""
+        """Each canary's node, then its neighbours': Tensor[m, 1 + leaves] int64, all different."""
         return self._places(1 + self.leaves)
 
     @property
@@ -62,11 +62,11 @@ class TrainedCanaries(DrawnCanaries):
 
     @override
     def into(self, graph: PartyGraph) -> PartyGraph:
-        """In or out as their coins say; errors as ``world``."""
+        """Put the canaries into a graph, in or out by their secret coins; errors as ``world``."""
         return self.world(graph, self.coins)
 
     def world(self, graph: PartyGraph, coins: Tensor) -> PartyGraph:
-        """The graph as other coins, Tensor[m] bool, would have it; raises ``DataError`` where there are no labels."""
+        """Return the graph with canaries in or out by ``coins``, Tensor[m] bool; ``DataError`` without labels."""
         check_nodes(self.nodes, graph.num_nodes)
         if graph.labels is None or graph.num_classes is None or graph.train_mask is None:
             raise DataError(
@@ -86,27 +86,27 @@ class TrainedCanaries(DrawnCanaries):
         labels[centres] = torch.where(is_there, torch.where(coins, first, second), -1).to(labels.dtype)
         return replace(
             in_place(graph, taken, torch.cat([pairs, pairs.flip(0)], dim=1)),
-            features=self._features(graph.features, coins),
+            features=self._with_canary_features(graph.features, coins),
             labels=labels,
             train_mask=train,
         )
 
-    def _features(self, features: Tensor, coins: Tensor) -> Tensor:
-        """All columns as large as any value of the holder's, at neighbours a quarter of it, with signs of their own."""
+    def _with_canary_features(self, features: Tensor, coins: Tensor) -> Tensor:
+        """Set canaries' features to ± the largest magnitude, their neighbours' to a quarter, with random signs."""
         changed = features.to_dense().clone()
         of_centres, of_leaves = torch.where(self._drawn("signs", (2, self.count, changed.shape[1])) < 0, -1.0, 1.0)
-        centres = of_centres * _signs(coins, self.relation)
-        rows = _largest(changed) * torch.stack([centres, *[_SMALL * of_leaves] * self.leaves], dim=1)
+        centres = of_centres * _feature_factors(coins, self.relation)
+        rows = _largest_magnitude(changed) * torch.stack([centres, *[_SMALL * of_leaves] * self.leaves], dim=1)
         changed[self.places.flatten()] = rows.flatten(0, 1).to(changed.dtype)
         return compact(changed) if features.is_sparse_csr else changed
 
 
-def _signs(is_in: Tensor, relation: Neighbours) -> Tensor:
-    """What the features of canaries are multiplied by: 1 in, else 0, or −1 where they are replaced; [m, 1]."""
+def _feature_factors(is_in: Tensor, relation: Neighbours) -> Tensor:
+    """Return what canaries' features are multiplied by, [m, 1]: 1 in; out: 0, or −1 for ``replacement``."""
     return torch.where(is_in, 1.0, 0.0 if relation == "zero-out" else -1.0).unsqueeze(1)
 
 
-def _largest(features: Tensor) -> float:
-    """The largest magnitude of any value; 1 where all are zero or there are none."""
+def _largest_magnitude(features: Tensor) -> float:
+    """Return the largest magnitude of any feature; 1 where all are zero or there are none."""
     values = features.values() if is_sparse(features) else features
     return (float(values.abs().max()) if values.numel() else 1.0) or 1.0

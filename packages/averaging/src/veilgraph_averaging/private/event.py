@@ -88,17 +88,17 @@ class SampledEvent(Event):
 
     @property
     def removed(self) -> int:
-        """m, terms of the one data set that differ or are missing in the other."""
+        """m, how many terms of one data set differ or are missing in its neighbour."""
         return self.terms if self.neighbours == "zero-out" else 2 * self.terms - 1
 
     @property
     def inserted(self) -> int:
-        """n, terms of the other that do."""
+        """n, how many terms of the neighbour differ or are missing in the first."""
         return self.terms - 1 if self.neighbours == "zero-out" else 2 * self.terms - 1
 
     @override
     def gaussian_bound(self, releases: int) -> float:
-        """P°(x > r) − α·Q°(x > r) is largest where every term is drawn."""
+        """Return μ of a Gaussian release that tells no less: the steps with all terms drawn, q = 1."""
         return math.sqrt(releases) * (self.removed + self.inserted) / self.noise_multiplier
 
     @override
@@ -116,7 +116,7 @@ class SampledEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class JointSampledEvent(SampledEvent):
-    """The same where ``Joint`` holders make the noise; ``holders`` are the fewest that an opened sum has."""
+    """A sampled step whose noise holders make together (``Joint``); ``holders``: the fewest that an opened sum has."""
 
     kind: ClassVar[str] = "joint-sampled"
     holders: int = 2

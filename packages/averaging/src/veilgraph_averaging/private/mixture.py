@@ -37,42 +37,42 @@ _FAR: Final = 60.0  # standard deviations beyond which nothing is looked for
 class Mixture:
     """P = Σ_j Bin(j; removed, q)·N(j, σ²) against Q = Σ_k Bin(k; inserted, q)·N(−k, σ²), σ over the clip.
 
-    Of terms of one data set that the unit is in, ``removed`` ≥ 1, and of the other that differ, ``inserted`` ≥ 0.
+    ``removed`` ≥ 1 and ``inserted`` ≥ 0: how many terms one unit changes in either data set; ``rate``: q.
     """
 
     def __init__(self, deviation: float, rate: float, removed: int, inserted: int) -> None:
         self._deviation = deviation
-        self._up, self._log_up = _counts(removed, rate)
-        self._down, self._log_down = _counts(inserted, rate)
+        self._up, self._log_up = _sampled_counts(removed, rate)
+        self._down, self._log_down = _sampled_counts(inserted, rate)
         self._down = -self._down
         low = float(self._down.min()) - _FAR * deviation
         high = float(self._up.max()) + _FAR * deviation
         # Where no more than TAIL of either lies beyond: of P above, of Q below.
-        self._high = _crossing(lambda x: self._above(x, self._up, self._log_up), low, high, TAIL)
-        self._low = -_crossing(lambda x: self._above(x, -self._down, self._log_down), -high, -low, TAIL)
+        self._high = _bisect_falling(lambda x: self._sf(x, self._up, self._log_up), low, high, TAIL)
+        self._low = -_bisect_falling(lambda x: self._sf(x, -self._down, self._log_down), -high, -low, TAIL)
 
     def largest_loss(self) -> float:
-        """The largest loss, either way, within the tails."""
+        """Return the largest privacy loss, of P from Q or Q from P, outside tails of probability 1e-15."""
         low, high = self.losses(np.array([self._low, self._high]))[0]
         return float(max(abs(low), abs(high)))
 
     def losses(self, x: Values) -> tuple[Values, Values]:
-        """Log P/Q at values, and how fast it grows there: two [n]."""
-        up, up_mean = self._density(x, self._up, self._log_up)
-        down, down_mean = self._density(x, self._down, self._log_down)
+        """Return log P/Q and its derivative at values ``x`` [n]: [n] each."""
+        up, up_mean = self._log_density(x, self._up, self._log_up)
+        down, down_mean = self._log_density(x, self._down, self._log_down)
         return up - down, (up_mean - down_mean) / self._deviation**2
 
     def deltas(self, epsilons: Values) -> tuple[Values, Values]:
-        """Hockey-stick divergences at ε: of P from Q, and of Q from P; of increasing ε, each [n]."""
+        """Return upper bounds of δ(ε) of P from Q, and of Q from P, for increasing ε [n]: [n] each."""
         factors = np.exp(epsilons)
-        at = self._where(epsilons)
-        forth = self._above(at, self._up, self._log_up) - factors * self._above(at, self._down, self._log_down)
-        at = self._where(-epsilons)
-        back = self._below(at, self._down, self._log_down) - factors * self._below(at, self._up, self._log_up)
-        return _proper(forth, epsilons), _proper(back, epsilons)
+        at = self._values_at(epsilons)
+        forth = self._sf(at, self._up, self._log_up) - factors * self._sf(at, self._down, self._log_down)
+        at = self._values_at(-epsilons)
+        back = self._cdf(at, self._down, self._log_down) - factors * self._cdf(at, self._up, self._log_up)
+        return _valid(forth, epsilons), _valid(back, epsilons)
 
     def distribution(self, interval: float) -> PrivacyLossDistribution:
-        """Of one release, rounded towards more loss."""
+        """Return the privacy loss distribution of one release, in cells of ``interval``, rounded towards more loss."""
         most = math.ceil(self.largest_loss() / interval)
         forth, back = self.deltas(interval * np.arange(-most, most + 1, dtype=np.float64))
         found = [
@@ -80,8 +80,8 @@ class Mixture:
         ]
         return PrivacyLossDistribution(*found)
 
-    def _where(self, losses: Values) -> Values:
-        """The values at which the loss is so much, as far as there are any within the tails."""
+    def _values_at(self, losses: Values) -> Values:
+        """Return the values x [n] at which the loss is ``losses`` [n], clipped to the range between the tails."""
         table = np.linspace(self._low, self._high, _TABLE)
         known, _ = self.losses(table)
         known = np.maximum.accumulate(known)
@@ -93,7 +93,7 @@ class Mixture:
             x = np.clip(x - (found - losses) / np.maximum(slope, 1e-300), left, right)
         return x
 
-    def _density(self, x: Values, centres: Values, logs: Values) -> tuple[Values, Values]:
+    def _log_density(self, x: Values, centres: Values, logs: Values) -> tuple[Values, Values]:
         # A row for each count: reductions over long rows are several times as fast as over short ones.
         exponents = logs[:, None] + (x * centres[:, None] - centres[:, None] ** 2 / 2) / self._deviation**2
         largest = exponents.max(axis=0)
@@ -101,11 +101,12 @@ class Mixture:
         total = parts.sum(axis=0)
         return largest + np.log(total), centres @ parts / total
 
-    def _above(self, x: Values, centres: Values, logs: Values) -> Values:
+    def _sf(self, x: Values, centres: Values, logs: Values) -> Values:
+        """Return P[X > x], [n], of the Gaussian mixture with log weights ``logs`` [k] at ``centres`` [k]."""
         found: Values = ndtr((centres - np.asarray(x)[..., None]) / self._deviation) @ np.exp(logs)
         return found
 
-    def _below(self, x: Values, centres: Values, logs: Values) -> Values:
+    def _cdf(self, x: Values, centres: Values, logs: Values) -> Values:
         found: Values = ndtr((np.asarray(x)[..., None] - centres) / self._deviation) @ np.exp(logs)
         return found
 
@@ -114,21 +115,21 @@ class Mixture:
 def distribution_of(
     deviation: float, rate: float, removed: int, inserted: int, interval: float
 ) -> PrivacyLossDistribution:
-    """``Mixture.distribution``, made once."""
+    """Return ``Mixture.distribution`` for these arguments, from a cache."""
     return Mixture(deviation, rate, removed, inserted).distribution(interval)
 
 
 @lru_cache(maxsize=256)
 def interval_of(deviation: float, rate: float, removed: int, inserted: int, finest: float) -> float:
-    """Width of a cell with which one release has not too many of them; infinite where its losses are beyond numbers."""
+    """Return the cell width, ``finest`` or wider, that gives at most 20,000 cells; infinite if losses overflow."""
     largest = Mixture(deviation, rate, removed, inserted).largest_loss()
     return max(finest, 2 * largest / _MOST_CELLS) if largest <= _LARGEST_LOSS else math.inf
 
 
-def _counts(terms: int, rate: float) -> tuple[Values, Values]:
-    """How many may be sampled, and with which logarithms of probabilities.
+def _sampled_counts(terms: int, rate: float) -> tuple[Values, Values]:
+    """Return how many of ``terms`` may be sampled, [k], and the log probability of each number, [k].
 
-    Less than TAIL² is left out, which is less than what ``_proper`` adds. Groups count as their largest: the further
+    Less than TAIL² is left out, which is less than what ``_valid`` adds. Groups count as their largest: the further
     both sums move, the easier they are to tell apart.
     """
     unlikely = -2 * math.log(TAIL)
@@ -143,8 +144,8 @@ def _counts(terms: int, rate: float) -> tuple[Values, Values]:
     return np.maximum.reduceat(j, first), np.logaddexp.reduceat(logs, first)
 
 
-def _crossing(above: object, low: float, high: float, wanted: float) -> float:
-    """Where a falling function comes down to a value, from its right."""
+def _bisect_falling(above: object, low: float, high: float, wanted: float) -> float:
+    """Return where a falling function reaches a value, by bisection of [low, high], rounded up."""
     for _ in range(80):
         middle = (low + high) / 2
         if float(above(np.array([middle]))[0]) > wanted:  # type: ignore[operator]
@@ -154,8 +155,8 @@ def _crossing(above: object, low: float, high: float, wanted: float) -> float:
     return high
 
 
-def _proper(deltas: Values, epsilons: Values) -> Values:
-    """As divergences are: within [max(0, 1 − e^ε), 1], and falling, whatever was rounded; with what is in the tails."""
+def _valid(deltas: Values, epsilons: Values) -> Values:
+    """Add the tails to δ [n], and make them valid despite rounding: within [max(0, 1 − e^ε), 1] and falling in ε."""
     bounded = np.clip(deltas + TAIL, np.maximum(0.0, -np.expm1(np.minimum(epsilons, 0.0))), 1.0)
     found: Values = np.maximum.accumulate(bounded[::-1])[::-1]
     return found

@@ -50,17 +50,17 @@ class SampledPlan(TrainingPlan):
 
     @property
     def terms(self) -> int:
-        """N: how many terms at most a node is in."""
+        """N: the most terms that one node can be in."""
         return reach(self.hops, self.settings.degree_bound or 1)
 
     @cached_property
     def multiplier(self) -> float:
-        """σ, over the clip."""
+        """σ: standard deviation of a sum's noise over the clip, as set or from ``epsilon_total``."""
         given = self.settings
         if given.noise_multiplier is not None:
             return given.noise_multiplier
         assert given.epsilon_total is not None
-        return _least(given.epsilon_total, self.delta, self.steps, given.sampling_rate, self.terms, given.neighbours)
+        return _solve(given.epsilon_total, self.delta, self.steps, given.sampling_rate, self.terms, given.neighbours)
 
     @property
     @override
@@ -86,7 +86,7 @@ class SampledPlan(TrainingPlan):
         return self.paid_by(ledger, system_secrets, holder.account(self.delta))
 
     def paid_by(self, ledger: Ledger | None, source: SecretSource, account: Account | None = None) -> SampledPublisher:
-        """The publisher of these rounds; arguments as ``SampledPublisher``."""
+        """Make the publisher that releases these rounds; arguments as ``SampledPublisher``."""
         from veilgraph_averaging.private.sampled import SampledPublisher, SampledSum  # noqa: PLC0415 - loads torch
 
         noisy = SampledSum(self.settings.clip, self.added, self.settings.sampling_rate)
@@ -94,19 +94,19 @@ class SampledPlan(TrainingPlan):
 
     @property
     def added(self) -> float:
-        """What a holder adds, over the clip: σ, or its share of it."""
+        """Standard deviation of the noise that one holder adds, over the clip: σ, or with joint noise its share."""
         return self.multiplier * (1.0 if self.joint is None else self.joint.share)
 
     @property
     def cell(self) -> float:
-        """Of the grid on which sums are, the same at all holders."""
+        """Width of the grid on which sums lie, the same at all holders."""
         from veilgraph.privacy.mechanism import Gaussian  # noqa: PLC0415 - loads torch, which settings do without
 
         return Gaussian(self.settings.clip, self.added).cell
 
     @property
     def against(self) -> str:
-        """Whom an ε holds against."""
+        """Whom the ε holds against, in words."""
         if self.joint is None:
             return "the server and all other holders"
         most = self.joint.colluding
@@ -127,8 +127,8 @@ sampled_plan = lru_cache(maxsize=16)(SampledPlan)  # the plan of a job, made onc
 
 
 @lru_cache(maxsize=64)
-def _least(epsilon: float, delta: float, steps: int, rate: float, terms: int, neighbours: Neighbours) -> float:
-    """Rounded up to six digits, so that machines whose last bits differ agree."""
+def _solve(epsilon: float, delta: float, steps: int, rate: float, terms: int, neighbours: Neighbours) -> float:
+    """Find the least σ for a total ε, rounded up to six digits, so that machines whose last bits differ agree."""
     found = least_multiplier(
         lambda multiplier: SampledEvent(multiplier, rate, terms, neighbours), epsilon, delta, steps, 4.0
     )
@@ -143,10 +143,10 @@ _LARGEST_MULTIPLIER: Final = 1e100
 def least_multiplier(
     event_of: Callable[[float], Event], epsilon_total: float, delta: float, releases: int, guess: float = 1.0
 ) -> float:
-    """The multiplier with which ``releases`` ≥ 1 releases cost ``epsilon_total`` together, by 1e-4 above the least.
+    """Find a noise multiplier, at most 1e-4 above the least, with which all ``releases`` cost ``epsilon_total``.
 
-    ``event_of`` is multiplier → event: the more noise, the less it costs. ``guess`` is where to begin; best from above.
-    Raises ``ConfigError`` where no noise is enough.
+    ``event_of``: multiplier → event, whose cost falls with it. ``guess`` is where to begin, best too high. Raises
+    ``ConfigError`` where no noise is enough.
     """
     check_positive("epsilon", epsilon_total)
     from scipy.optimize import brentq  # noqa: PLC0415  (slow to import, and few processes solve)

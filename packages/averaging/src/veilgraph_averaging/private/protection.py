@@ -27,7 +27,7 @@ from veilgraph_averaging.private.plan import SampledPlan, least_multiplier
 
 
 class PrivateTraining(Protection[SampledPlan]):
-    """``averaging.privacy``: sums of clipped gradients of sampled training nodes, with noise."""
+    """Cost and guarantee of ``averaging.privacy``: noisy sums of clipped gradients of sampled training nodes."""
 
     not_asked = (
         frozenset({"horizon", "nodes"}),
@@ -109,7 +109,7 @@ class PrivateTraining(Protection[SampledPlan]):
 
     @override
     def noise(self, totals: Sequence[float]) -> list[Record]:
-        """The noise that totals need, and the ε of one round with it."""
+        """Return for each total ε the noise multiplier that it needs, and the ε of one round with that."""
         plan, given = self.settings, self.settings.settings
 
         def event(noise: float) -> SampledEvent:

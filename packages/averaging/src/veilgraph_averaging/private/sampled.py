@@ -33,7 +33,7 @@ from veilgraph.privacy.publisher import PaidPublisher
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """A gradient of which most entries are zero: Tensor[n] int64, which are not, each once, and Tensor[n], these."""
+    """A sparse gradient: distinct indices of entries, ``places`` Tensor[n] int64, and their ``values`` Tensor[n]."""
 
     places: Tensor
     values: Tensor
@@ -55,7 +55,7 @@ class SampledSum:
     rate: float
 
     def drawn(self, count: int, source: SecretSource) -> list[int]:
-        """Which of so many terms are in: each with probability q, to 2^-64, whatever the others."""
+        """Draw which of ``count`` terms are in a sum, each independently with probability q up to 2^-64."""
         words = expand(source(SEED_BYTES), _PURPOSE, (count,))
         below = int(self.rate * 2.0**64)
         if below >= 1 << 64:
@@ -63,17 +63,17 @@ class SampledSum:
         return torch.nonzero(words < below - (1 << 63)).flatten().tolist()
 
     def noise(self, size: int, source: SecretSource) -> Tensor:
-        """That of one step: Tensor[W] float64."""
+        """Draw the Gaussian noise of one step: Tensor[W] float64, W = ``size``."""
         return Gaussian(self.clip, self.noise_multiplier).draw((1, size), source)[0]
 
     def added(
         self, count: int, terms: Terms, size: int, source: SecretSource, watched: Collection[int] = ()
     ) -> tuple[Tensor, Tensor]:
-        """What one step adds up before the noise, of ``count`` terms that may be drawn, as multiples of a grid.
+        """Draw from ``count`` terms, clip them to the noise's grid, and add them up, without noise.
 
-        ``terms`` gives gradients, Tensor[W]. Gives the sums, [2, W], of terms not watched, and watched; and Tensor[N]
-        uint8, whether each term that could be drawn is in them. Raises ``ConfigError`` where sums on the grid of so
-        little noise are not exact.
+        ``terms``: number → gradient, Tensor[W]; one that is not finite counts as zeros. Returns the sums, [2, W]
+        float64, of terms that are not in ``watched`` and that are; and Tensor[N] uint8, whether each term was drawn.
+        Raises ``ConfigError`` where so little noise makes sums on its grid inexact.
         """
         cell = Gaussian(self.clip, self.noise_multiplier).cell
         if count * self.clip / cell > _LARGEST_WHOLE:
@@ -128,10 +128,10 @@ class SampledPublisher(PaidPublisher):
         self._sum, self._steps, self._source, self._account = noisy, steps, source, account
 
     def sampled_sum(self, count: int, terms: Terms, size: int, step: int, watched: Collection[int] = ()) -> Tensor:
-        """Release a noisy sum, Tensor[W] float64; with a share of jointly made noise alone, for under masks.
+        """Pay for and release the noisy sum of round ``step``: Tensor[W] float64; joint noise: with one share only.
 
-        ``clean`` is then what was added up before the noise, [2, W]: without the watched terms, and all. As
-        ``SampledSum.added``. Raises ``BudgetSpent`` where no more rounds were planned, or a limit does not allow it.
+        Sets ``clean``, the sums before noise, [2, W], without the ``watched`` terms and of all, and ``drawn``.
+        Arguments as of ``SampledSum.added``. Raises ``BudgetSpent``: no rounds are left, or a limit has no room.
         """
         if self._ledger is not None:
             self.expect(1, step)
@@ -145,9 +145,9 @@ class SampledPublisher(PaidPublisher):
         missing = 0 if self._ledger is None else steps - self._ledger.reserved(self._event, CHANNEL)
         if self._ledger is None or missing <= 0:
             return
-        if missing > (left := self._left()):
+        if missing > (left := self._rounds_left()):
             raise BudgetSpent(
-                f"{CHANNEL}: {self._steps} rounds were planned (train.epochs) and {self._paid()} are paid for; "
+                f"{CHANNEL}: {self._steps} rounds were planned (train.epochs) and {self._rounds_paid()} are paid for; "
                 f"{missing} more would cost more than the job says, and were not made; begin a new run",
                 key="train.epochs",
                 value=self._steps,
@@ -157,17 +157,17 @@ class SampledPublisher(PaidPublisher):
             self._account = None
         self._ledger.reserve(self._event, CHANNEL, step, missing)
 
-    def _paid(self) -> int:
+    def _rounds_paid(self) -> int:
         return 0 if self._ledger is None else self._ledger.releases(CHANNEL)
 
-    def _left(self) -> int:
-        return max(0, self._steps - self._paid())
+    def _rounds_left(self) -> int:
+        return max(0, self._steps - self._rounds_paid())
 
     @override
     def refusal(self) -> str:
-        """Account for what is left, before the others wait: in training the server waits for ``patience_s`` alone."""
-        left = self._left()
-        accountant.total({self._event: self._paid() + 1}, self._delta)
+        """Return why the lifetime ledger has no room for the rounds left, or empty; warm up the accountant's cache."""
+        left = self._rounds_left()
+        accountant.total({self._event: self._rounds_paid() + 1}, self._delta)
         if self._account is None or left == 0 or self._account.has_room(self._event, left):
             return ""
         return (
@@ -177,4 +177,4 @@ class SampledPublisher(PaidPublisher):
 
     @override
     def affordable_steps(self) -> int | None:
-        return None if self._ledger is None else self._left()
+        return None if self._ledger is None else self._rounds_left()
