@@ -26,7 +26,7 @@ from research.payments import NEEDS_GRAPH, WHO, findings, with_neighbours
 from tests import nightly
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.graph.dataset import load_parties, load_parts
+from veilgraph.graph.dataset import load_at_home, load_parties, load_parts
 from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph.protocol.job_file import parse_job
 
@@ -321,6 +321,13 @@ def test_banks_have_graphs_of_their_own_without_a_node_in_common():
         ends = world.view(world.banks[place]).ends
         assert part.graph.num_edges == 2 * np.isin(ends, own).all(axis=0).sum() > 0
         assert np.array_equal(np.asarray(part.graph.labels) == 1, world.launders[own])
+
+
+def test_a_split_is_of_every_bank_s_own_customers_where_accounts_stay_home():
+    settings = DataSettings(dataset="payments", payments=PaymentsSettings(**SMALL), holders=3, split=(0.2, 0.3, 0.5))
+    graphs = [graph for graph, _ in load_at_home(settings, 7)]
+    shares = [sum(int(getattr(graph, mask).sum()) for graph in graphs) for mask in ("train_mask", "val_mask", "test_mask")]
+    assert np.allclose(np.array(shares) / sum(shares), settings.split, atol=0.01)
 
 
 def test_a_bank_a_shop_and_a_telecom_are_the_holders_of_a_vertical_one():

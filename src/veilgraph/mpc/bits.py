@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import torch
@@ -33,6 +33,8 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, gather, receive_as
 
 WORD_BITS = 64
+_BITS: Final = (1 << np.arange(8, dtype=np.uint8))[:, None]
+_BLOCK: Final = 1 << 14  # entries whose bits stay in the processor's cache
 
 Group: TypeAlias = tuple[PartyId, ...]  # holders that share a value, in the job's order
 
@@ -44,13 +46,13 @@ def words_for(entries: int) -> int:
 
 def to_planes(integers: Tensor) -> Tensor:
     """Integers [entries] → bit planes, int64 [32 or 64, words]: the lowest bit's first, zeros beyond the last entry."""
-    width = integers.element_size()
-    padded = np.zeros((words_for(integers.numel()) * WORD_BITS, width), np.uint8)
+    width, entries, words = integers.element_size(), integers.numel(), words_for(integers.numel())
     little_endian = integers.contiguous().numpy().astype(f"<i{width}", copy=False)
-    padded[: integers.numel()] = little_endian.view(np.uint8).reshape(-1, width)
-    bits = np.unpackbits(padded, axis=1, bitorder="little")
-    packed = np.packbits(np.ascontiguousarray(bits.T), axis=1, bitorder="little")
-    return torch.from_numpy(packed.view("<i8").astype(np.int64, copy=False))
+    octets = np.zeros((width, 1, words * WORD_BITS), np.uint8)
+    octets[:, 0, :entries] = little_endian.view(np.uint8).reshape(-1, width).T
+    blocks = (octets[..., start : start + _BLOCK] & _BITS for start in range(0, max(entries, 1), _BLOCK))
+    packed = np.concatenate([np.packbits(block, axis=-1, bitorder="little") for block in blocks], -1)
+    return torch.from_numpy(packed.reshape(8 * width, words, 8).view("<i8")[..., 0].astype(np.int64, copy=False))
 
 
 def to_plane(bits: Tensor) -> Tensor:

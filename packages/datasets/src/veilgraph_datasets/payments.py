@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -73,7 +74,8 @@ class Payments(DataSet):
             DataError: there are not as many banks as holders.
         """
         self._check_banks(settings)
-        accounts, home = _world(settings, seed).accounts()
+        split = np.select([data[mask].numpy() for mask in MASKS], range(len(MASKS)), UNKNOWN)
+        accounts, home = replace(_world(settings, seed), split=split).accounts()
         return split_at_home(PartyGraph.from_data(POOLED, accounts, _CLASSES), settings.names, home)
 
     @staticmethod

@@ -39,6 +39,8 @@ from veilgraph.core.types import PartyId
 from veilgraph.paradigms.sealed.settings import USUAL_DEGREE
 from veilgraph.privacy.plan import CountPlan
 
+MOST_ROWS: Final = 1 << 14
+"""Of a step, where a job does not say: more take longer and teach no more."""
 MOST_OPENED: Final = 1 << 13
 """Columns, and what is computed of them, are below it in magnitude. Times the root of the largest degree, 2^7, that is
 2^20, which the ring holds with the 42 bits of a product."""
@@ -222,7 +224,7 @@ class Plan:
         steps: of all trials together.
         kept_every: after so many steps, and after the last, weights are judged or kept.
         weight_decay: of L2; None: what suits the trial and the number of training rows.
-        batch: rows of a step; None: all.
+        batch: most rows of a step; None: ``MOST_ROWS``.
         weighted: whether rows have weights in the loss.
         ranks: whether a step is judged by pairs of validation nodes ranked rightly, and not by nodes classified so.
         seed: of the initial weights, which are public.
@@ -280,6 +282,10 @@ class Plan:
     def crosses(self) -> bool:
         """Whether the program needs hidden edges: some block hops over them, or votes are counted."""
         return any(map(hops_of, self.blocks)) or self.votes is not None
+
+    def rows_of_step(self, training: int) -> int:
+        """Training rows of a step, of so many in all."""
+        return min(self.batch or MOST_ROWS, training)
 
     def is_of_unit_rows(self, trial: Trial) -> bool:
         """Whether a trial learns from rows of length 1 only."""

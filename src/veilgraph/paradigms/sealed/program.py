@@ -51,7 +51,7 @@ class SealedProgram:
     def __init__(self, machine: Machine, context: Context) -> None:
         self._machine, self._context = machine, context
         self.network = network_of(context.plan)(machine, context)
-        rows = self._rows_of_a_step
+        self._step_rows = rows = context.plan.rows_of_step(context.sizes.training)
         self._scale = max(rows, 1).bit_length() - 1
         """Gradients are sums over rows divided by 2^scale; what is left of the division is in rates and decay."""
         self._rest: float = max(rows, 1) / 2.0**self._scale
@@ -74,11 +74,6 @@ class SealedProgram:
         self._begin_anew()
         self._validation = Validation(machine, context)
         self._targets: tuple[Wire, Wire | None] | None = None
-
-    @property
-    def _rows_of_a_step(self) -> int:
-        total = self._context.sizes.training
-        return min(self._context.plan.batch or total, total)
 
     @property
     def _velocity_bits(self) -> int:
@@ -278,7 +273,7 @@ class SealedProgram:
     def _wanted(self, number: int) -> slice:
         """The training rows of a step: a batch, in turn; their order is the label holder's secret."""
         total = self._context.sizes.training
-        rows = self._rows_of_a_step
+        rows = self._step_rows
         start = min(number * rows % total, total - rows)
         return slice(start, start + rows)
 

@@ -90,7 +90,7 @@ class SealedTrainSettings(TrainSettings):
     evaluate_every: int = Field(10, ge=1)
     """steps between evaluations"""
     batch_size: int | None = Field(None, ge=1)
-    """training rows of a step, in a secret order; null: all"""
+    """training rows of a step, in a secret order; null: all, up to 16384"""
     refresh_every: None = None
 
 

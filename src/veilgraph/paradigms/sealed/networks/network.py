@@ -151,7 +151,7 @@ class Network:
         Not where columns are standardised: products of two rows may then be large.
         """
         plan, training = self.context.plan, self.context.sizes.training
-        return not plan.standard and (plan.batch or training) >= training <= self.shapes[0][0] // 2
+        return not plan.standard and plan.rows_of_step(training) == training <= self.shapes[0][0] // 2
 
     @property
     def learned_shapes(self) -> list[tuple[int, int]]:

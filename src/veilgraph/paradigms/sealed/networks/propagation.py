@@ -119,10 +119,6 @@ class Propagation:
                 total += own.degrees(nodes, self._ways) + (holder == self.holders[0])
         return self._machine.summands(total, (nodes,), self._edges.weight_bits)
 
-    def neighbours(self, wire: Wire) -> Summands:
-        """Sum a wire [N, d] of Z_2^32 over each node's sources, without the node itself, not normalised: [N, d]."""
-        return self._machine.hop(self._edges.of(self.holders), wire) - self._machine.split(wire)
-
     def __call__(
         self,
         columns: Sequence[Wire],
@@ -213,7 +209,7 @@ def check_double_entry(
     for place, graphs in enumerate((into, out)):
         wide = total[:, place : place + 1].map(partial(_by_holder, [block.rows for block in blocks.values()]))
         spread = machine.open(machine.hop(graphs, wide) - machine.split(wide))
-        weights = total[:, 1 - place : 2 - place].map(partial(_repeat_column, columns=len(blocks)))
+        weights = total[:, 1 - place : 2 - place].map(partial(repeat_column, columns=len(blocks)))
         sums.append(machine.product(torch.mul, spread, weights))
     pairs, found = list(combinations(blocks, 2)), []
     columns = {holder: column for column, holder in enumerate(blocks)}
@@ -248,7 +244,8 @@ def _by_holder(rows: Sequence[slice], part: Tensor) -> Tensor:
     return found
 
 
-def _repeat_column(part: Tensor, columns: int) -> Tensor:
+def repeat_column(part: Tensor, columns: int) -> Tensor:
+    """Repeat a column [N, 1] without copying it: [N, columns]."""
     return part.expand(-1, columns)
 
 

@@ -15,7 +15,7 @@ from veilgraph.mpc.sealed.functions import BITS, one_hot_of_largest
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire
 from veilgraph.paradigms.sealed.networks.network import Kept, Network
-from veilgraph.paradigms.sealed.networks.propagation import Propagation
+from veilgraph.paradigms.sealed.networks.propagation import Propagation, repeat_column
 from veilgraph.paradigms.sealed.plan import MOST_OPENED, Context
 
 _LIFT: Final = 4 * MOST_OPENED  # added to the logit of a training node's label, which then is its largest
@@ -54,7 +54,7 @@ class Voting(Network):
         nodes, classes = self.context.sizes.nodes, self.context.sizes.classes
         lifted = machine.put(self.context.label_party, self._training_lift(), (nodes, classes), BITS)
         opinions = machine.open(one_hot_of_largest(machine, self.predict(weights) + lifted))
-        trains = machine.negative(-lifted.sum(1)).map(partial(_repeat_column, columns=classes))
+        trains = machine.negative(-lifted.sum(1)).map(partial(repeat_column, columns=classes))
         of_training = machine.open(machine.gate(trains, opinions), ring=32)
         counts = self._sum_votes(machine.open(machine.split(opinions), ring=32), backwards=False)
         counts += self._sum_votes(of_training, backwards=True)
@@ -84,7 +84,3 @@ class Voting(Network):
     @override
     def told(self) -> Wire | None:
         return self.votes
-
-
-def _repeat_column(part: Tensor, columns: int) -> Tensor:
-    return part.expand(-1, columns)
