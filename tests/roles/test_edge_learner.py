@@ -198,7 +198,7 @@ def test_without_noise_they_are_the_plain_sums_of_what_nodes_are_taken_for(
     for _ in range(HOPS):
         summed = dense @ functional.normalize(rows.double())
         found.append(summed * (clip / summed.norm(dim=1, keepdim=True).clamp_min(clip)) if clip < math.inf else summed)
-        rows = learner._next(torch.cat(found, dim=1))
+        rows = learner._next_opinion(torch.cat(found, dim=1))
     assert learner._sums is not None
     assert learner._sums.shape == (NODES, HOPS * CLASSES)
     torch.testing.assert_close(learner._sums, torch.cat(found, dim=1), rtol=0, atol=1e-4)
@@ -208,7 +208,7 @@ def test_without_noise_they_are_the_plain_sums_of_what_nodes_are_taken_for(
     assert train is not None
     assert labels is not None
     for hop in range(1, HOPS):
-        taken = learner._next(learner._sums[:, : hop * CLASSES])
+        taken = learner._next_opinion(learner._sums[:, : hop * CLASSES])
         assert torch.equal(taken[train].argmax(dim=1), labels[train]), (
             "labels that it learns from are their nodes' rows"
         )
