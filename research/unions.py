@@ -3,10 +3,12 @@
     python -m research.unions --seeds 4
     python -m research.unions --bare
     python -m research.unions --sets
+    python -m research.unions --rows
 
 ``--bare``: of worlds 0 and 1 the largest bank has no labels, and its own accounts are judged.
 The second are data sets on which nothing was chosen, with their nodes dealt to three holders at random. The figure
-there is test accuracy.
+there is test accuracy. ``--rows``: worlds of which half of the labelled accounts train, by steps of so many rows at
+most; figures are of validation accounts.
 Every way trains the network of union jobs with the defaults, on floating numbers in one place, as the tests hold the
 protocol to. A bank by itself has its own accounts, and all payments of these; of others' accounts it knows nothing
 else. Written to docs/unions.json after every world; worlds that are there are not made again.
@@ -45,6 +47,7 @@ ALARMS: Final = 0.05
 """Share of a bank's test accounts that are looked into."""
 
 
+ROWS: Final = (1 << 15, 1 << 14, 1 << 12)
 SETS: Final[Mapping[str, Mapping[str, Any]]] = {
     "digits": {"dataset": "digits"},
     "block model, homophily 0.8": {"dataset": "block-model", "block_model": {"nodes": 5000, "homophily": 0.8}},
@@ -62,6 +65,7 @@ def main() -> None:
     parser.add_argument("--customers", type=int, default=50_000)
     parser.add_argument("--bare", action="store_true")
     parser.add_argument("--sets", action="store_true")
+    parser.add_argument("--rows", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     if asked.bare:
@@ -72,6 +76,11 @@ def main() -> None:
         for name, data in SETS.items():
             sys.stdout.write(f"{name}: {said(dealt(data))}\n")
         return
+    if asked.rows:
+        for rows in ROWS:
+            figures = [by_rows(seed, asked.customers, rows) for seed in range(100, 104)]
+            sys.stdout.write(f"{rows}: {said(mean_of(figures))}\n")
+        return
     found = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.is_file() else {}
     for seed in range(asked.seeds):
         if str(seed) not in found:
@@ -80,8 +89,12 @@ def main() -> None:
         for way, figures in found[str(seed)].items():
             sys.stdout.write(f"{seed} {way}: {said(figures)}\n")
     for way in next(iter(found.values())):
-        means = {name: float(np.mean([each[way][name] for each in found.values()])) for name in ("auc", "ap", "recall")}
-        sys.stdout.write(f"mean {way}: {said(means)}\n")
+        sys.stdout.write(f"mean {way}: {said(mean_of([each[way] for each in found.values()]))}\n")
+
+
+def mean_of(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each name."""
+    return {name: float(np.mean([each[name] for each in figures])) for name in figures[0]}
 
 
 def said(figures: Mapping[str, float]) -> str:
@@ -89,17 +102,28 @@ def said(figures: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
 
 
-def job_of(seed: int, customers: int) -> UnionJob:
-    """Of three banks of a world."""
+def job_of(seed: int, customers: int, **settings: Any) -> UnionJob:  # noqa: ANN401
+    """Of three banks of a world; ``settings`` of the job beside its seed and its world."""
     made = {"customers": customers, "transfers": 10 * customers}
-    data = {"dataset": "payments", "holders": 3, "label_holder": "B", "payments": made}
-    return union(parse_job({"paradigm": "union", "seed": seed, "data": data}))
+    data = {"dataset": "payments", "holders": 3, "label_holder": "B", "payments": made, **settings.pop("data", {})}
+    return union(parse_job({"paradigm": "union", "seed": seed, "data": data, **settings}))
 
 
 def world(seed: int, customers: int) -> dict[str, dict[str, float]]:
     """Name of a way → AUC and average precision, means over the banks, and recall of all banks' alarms together."""
     graphs, found = every_way(job_of(seed, customers))
     return {way: judged(graphs, logits) for way, logits in found.items()}
+
+
+def by_rows(seed: int, customers: int, rows: int) -> dict[str, float]:
+    """What a union is worth to validation accounts where half of the labelled ones train, by steps of so many rows."""
+    job = job_of(seed, customers, data={"split": [0.5, 0.1, 0.4]}, train={"batch_size": rows})
+    inputs = PARADIGMS["union"].data.load(job)
+    told = taken(job, begun(job, inputs.graphs, inputs.ids)).predict()
+    assert told is not None
+    parts = torch.split(logits_of(told), [graph.common for graph in inputs.graphs])
+    judging = [replace(graph, test_mask=graph.val_mask) for graph in inputs.graphs]
+    return judged(judging, {graph.party: part for graph, part in zip(inputs.graphs, parts, strict=True)})
 
 
 def bare(seed: int, customers: int) -> dict[str, float]:

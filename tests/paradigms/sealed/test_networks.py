@@ -1,11 +1,13 @@
 """The network of a sealed job is, whatever the job, what its twin in floating numbers is, and what PyTorch says."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
+from torch import Tensor
 
 from tests import nightly
 from tests.errors import refused
@@ -24,11 +26,13 @@ from tests.paradigms.sealed.programs import (
 from tests.roles.federation import Settings
 from veilgraph.core.errors import DataError
 from veilgraph.graph.partition import pool
+from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.inputs import most_right, own_data, plan_of, quantiles, trials_of, unit_rows
 from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.plan import Trial
 from veilgraph.paradigms.sealed.program import OUTSIDE, TRIAL, WEIGHT_BITS, SealedProgram, logits_of
+from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.stacking import fitted
 from veilgraph.paradigms.sealed.twin import chosen_twin, in_one_place, together, trained_twin
 
@@ -222,6 +226,23 @@ OTHERS = (
     Trial(("own",), deep=False, learning_rate=2.0, weight_decay=0.0),
     Trial(("each.1", "own"), deep=True, learning_rate=0.375, weight_decay=1e-3, drops=True),
 )
+
+
+def logits_of_twin(job: SealedJob, graphs: Sequence[PartyGraph]) -> Tensor:
+    found = trained_twin(job, graphs).predict()
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("blocks", ["own", "pooled.1"])
+def test_a_step_takes_no_more_rows_than_teach(monkeypatch: pytest.MonkeyPatch, blocks: str) -> None:
+    job, batches = small_job(2, on(blocks)), small_job(2, on(blocks), BATCHES)
+    graphs = graphs_of(job, training=FEW)
+    whole, some = (logits_of_twin(each, graphs) for each in (job, batches))
+    monkeypatch.setattr("veilgraph.paradigms.sealed.plan.MOST_ROWS", 3)
+    limited = logits_of_twin(job, graphs)
+    assert torch.equal(limited, some)
+    assert not torch.equal(limited, whole)
 
 
 @pytest.mark.parametrize("training", [FEW, MANY])
