@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from tests import nightly
 from tests.errors import refused
 from tests.paradigms.sealed.dense import STANDARD
 from tests.paradigms.sealed.private import voting
@@ -82,7 +81,6 @@ def test_own_edges_find_who_deals_with_its_like() -> None:
     assert min(gained) > 0.1
 
 
-@nightly
 @pytest.mark.parametrize("classes", [2, 4])
 def test_edges_that_tell_nothing_change_nothing(classes: int) -> None:
     """Edges between any two nodes, of ten draws: those that seem to tell something are few, and change little."""
@@ -119,7 +117,6 @@ def columns(logits: Tensor, graph: PartyGraph) -> tuple[list[Tensor], Tensor]:
     return found, torch.stack([torch.ones(NODES), slope - slope.mean()], 1)
 
 
-@nightly
 @pytest.mark.parametrize("balanced", [False, True])
 def test_weights_are_those_of_least_loss_on_validation_nodes(*, balanced: bool) -> None:
     graph = rings(1, classes=3)
@@ -202,7 +199,6 @@ def test_a_hundred_validation_nodes_and_ten_of_a_second_class_are_enough() -> No
         assert bool(len(fitted(logits, few).weights)) == are, most
 
 
-@nightly
 def test_rounding_is_no_evidence() -> None:
     """Two fits of one loss, where no edge joins own nodes, differ by rounding, which may be alike at all nodes."""
     for seed in range(12):
@@ -325,7 +321,6 @@ def test_a_prediction_has_the_weights_of_its_training(tmp_path: Path, monkeypatc
 PRIVATE: Settings = merge(voting(), {"train": {"select_by": "last"}, "model": {"blocks": ["pooled.10"]}})
 
 
-@nightly
 @pytest.mark.parametrize("job", [{"output": "classes"}, {"named_nodes": 3}, PRIVATE])
 def test_jobs_that_do_not_stack_keep_nothing_and_predict_again(job: Settings, tmp_path: Path) -> None:
     found = train(saved(tmp_path / "graphs", small_job(2, merge(MARGINS, job)), small_graphs()), tmp_path / "run")
