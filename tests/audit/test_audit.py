@@ -1,6 +1,7 @@
 """The audit of whole runs: attacks see a view and nothing else, limits gate, and a planted leak is found."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -186,6 +187,17 @@ def test_models_of_an_adversarys_own_learn_from_the_nodes_that_are_said(run: Pat
     for (members, posteriors), nodes in ((paired, targets), (shadows, np.arange(NODES))):
         sure = posteriors[:, np.arange(len(nodes)), labels[nodes]]
         assert (sure == np.where(members, 1, 1 / 3)).all()
+
+
+@pytest.mark.parametrize(("training", "free"), [(9, 100), (10, 19)])
+def test_shadow_models_need_training_nodes_and_as_many_others_twice(run: Path, training: int, free: int) -> None:
+    case = AuditContext(RunDirectory.open(run), seed=0, shadows=2)
+    rest = np.arange(training + free, NODES)
+    case.labels = lambda holder: (np.zeros(NODES, np.int64), np.arange(training), rest, 1)  # type: ignore[method-assign]
+    assert case.free_nodes("A").sum() == free
+    with refused(DataError, party="A") as caught:
+        case.shadow_models("A")
+    assert [int(number) for number in re.findall(r"\d+", str(caught.value))] == [training, free, 10, 20]
 
 
 def test_outputs_are_solved_for_features_and_rows_for_neighbours(result: AuditResult) -> None:

@@ -5,6 +5,7 @@ import re
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -25,14 +26,14 @@ from veilgraph.comparison.study import Numbers, Study, compare_job
 from veilgraph.comparison.ways import boosting, logistic, ways
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.partition import isolate, pool
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.paradigms.sealed.inputs import own_data
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.stacking import fitted
 from veilgraph.paradigms.sealed.twin import chosen_twin, in_one_place, trained_twin
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.report.comparison import row_words
@@ -372,6 +373,46 @@ def test_another_job_or_other_files_are_refused(where: Path, tmp_path: Path) -> 
         compare_job(small(), of_before, seeds=2)
 
 
+def compare_first_way(job: JobSettings, out: Path, party: Path | None = None) -> list[str]:
+    """Train the first way alone, as if the comparison were then cut off, and tell what was shown."""
+    shown = list[str]()
+
+    def only_first(name: str, epochs: int) -> Any:
+        shown.append(name)
+        if "(1 of" not in name:
+            raise KeyboardInterrupt
+        return nullcontext(lambda records: None)
+
+    with pytest.raises(KeyboardInterrupt):
+        compare_job(job, out, party=party, stage=only_first)
+    return shown
+
+
+def test_saved_graphs_that_have_changed_are_refused_though_the_test_labels_have_not(tmp_path: Path) -> None:
+    a, b = inputs_of(small()).graphs
+    paths = {graph.party: tmp_path / f"{graph.party}.safetensors" for graph in (a, b)}
+    job, out = small(data={"graphs": {name: str(path) for name, path in paths.items()}}), tmp_path / "study"
+    for graph in (a, b):
+        save_party(graph, paths[graph.party])
+    assert len(compare_first_way(job, out)) == 2
+    assert len(compare_first_way(job, out)) == 1  # the same data: the first way is kept
+    assert a.train_mask is not None
+    no_column = torch.zeros(b.num_nodes, 1)
+    for changed in (
+        replace(b, features=b.features + 1),
+        replace(b, features=torch.cat([b.features, no_column], dim=1)),
+        replace(b, edge_index=b.edge_index[:, 2:]),
+        replace(b, edge_weight=torch.full((b.num_edges,), 0.5, dtype=torch.bfloat16)),
+        replace(b, edge_weight=torch.full((b.num_edges,), 2.0)),
+        replace(a, train_mask=a.train_mask & (torch.arange(a.num_nodes) != int(a.train_mask.nonzero()[0]))),
+    ):
+        save_party(changed, paths[changed.party])
+        with refused(RunError, key="out", value=str(out), code="data-changed"):
+            compare_job(job, out)
+        save_party({"A": a, "B": b}[changed.party], paths[changed.party])
+    assert len(compare_first_way(job, out)) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "key"), [({"seeds": 0}, "seeds"), ({"alarms": 0.0}, "alarms"), ({"alarms": 1.5}, "alarms")]
 )
@@ -461,6 +502,23 @@ def test_tables_are_aligned_once_and_at_home_nothing_of_others_is_read(
         assert "--party" in one_error(veilgraph("compare", job, *apart, "--out", tmp_path / "none"))
     finally:
         (exported / "elsewhere").rename(exported / "B")
+
+
+@pytest.mark.parametrize("at_home", [True, False])
+def test_tables_that_have_changed_are_refused_and_the_same_are_not(
+    exported: Path, tmp_path: Path, at_home: bool
+) -> None:
+    job = with_overrides(read_job(exported / "job.yaml"), {"model.dim": 4, "train.epochs": 2})
+    party, edges = exported / "A" / "party.yaml" if at_home else None, exported / "A" / "edges.csv"
+    out, content = tmp_path / "study", edges.read_text()
+    assert len(compare_first_way(job, out, party)) == 2
+    assert len(compare_first_way(job, out, party)) == 1
+    try:
+        edges.write_text("\n".join(content.splitlines()[:-20]))
+        with refused(RunError, key="out", value=str(out), code="data-changed"):
+            compare_job(job, out, party=party)
+    finally:
+        edges.write_text(content)
 
 
 def test_a_party_file_that_is_none_is_refused_before_there_is_a_directory(tmp_path: Path) -> None:

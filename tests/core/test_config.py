@@ -134,6 +134,8 @@ PAIR = {"bank": "bank.safetensors", "shop": "shop.safetensors"}
 CONTRADICTIONS: list[tuple[Content, str, str]] = [
     ({"data": {"feature_proportions": [1, 1, 1]}}, "data", "feature_proportions"),
     ({"data": {"edge_proportions": [1]}}, "data", "edge_proportions"),
+    ({"data": {"holders": ["bank", "shop"], "feature_proportions": [1, 1]}}, "data", "already divided"),
+    ({"data": {"holders": ["bank", "shop"], "edge_proportions": [1]}}, "data", "already divided"),
     ({"data": {"holders": 3, "feature_proportions": [1, 0, 1]}}, "data.feature_proportions.1", ""),
     ({"data": {"graphs": {"bank": "x"}}}, "data", "at least 2"),
     ({"data": {"graphs": {"bank": "x", "server": "y"}}}, "data", "server"),

@@ -142,6 +142,17 @@ def test_fingerprints_are_of_all_that_a_graph_says(graphs: list[PartyGraph], cha
     assert fingerprint(Inputs(job, [replace(shop, **changed)])) != fingerprint(Inputs(job, [shop]))
 
 
+@pytest.mark.parametrize("layout", [torch.strided, torch.sparse_csr])
+def test_fingerprints_are_of_columns_without_a_value_too(graphs: list[PartyGraph], layout: torch.layout) -> None:
+    job, shop, columns = vg.Job(**JOB), graphs[1], torch.ones(graphs[1].num_nodes, 2)
+    more = torch.nn.functional.pad(columns, (0, 1))
+    first, second = (
+        Inputs(job, [replace(shop, features=each.to_sparse_csr() if layout == torch.sparse_csr else each)])
+        for each in (columns, more)
+    )
+    assert fingerprint(first) != fingerprint(second)
+
+
 def test_what_fit_refuses_is_refused_before_the_first_trial(graphs: list[PartyGraph], tmp_path: Path) -> None:
     out = tmp_path / "out"
     with refused(ConfigError, code="other-data", key="data.dataset", value="synthetic"):

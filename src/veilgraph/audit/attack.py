@@ -290,16 +290,14 @@ class AuditContext:
         return self.once(("posteriors", holder), lambda: self._train_posteriors(holder, mask))
 
     def shadow_models(self, holder: PartyId) -> Models:
-        """Train ``shadows`` plaintext networks on random ``free_nodes``; ``DataError``: there are too few of these."""
+        """Train ``shadows`` plaintext networks on random ``free_nodes``; ``DataError``: too few nodes have a label."""
 
         def make() -> Models:
-            free = np.flatnonzero(self.free_nodes(holder))
-            size = min(len(self.labels(holder)[1]), len(free) // 2)
+            free, training = np.flatnonzero(self.free_nodes(holder)), len(self.labels(holder)[1])
+            size = min(training, len(free) // 2)
             if size < _FEWEST:
-                raise DataError(
-                    f"{len(free)} nodes with a label are neither training nor test nodes; shadow models need "
-                    f"{2 * _FEWEST}"
-                )
+                found = f"{training} training nodes and {len(free)} other nodes with a label that are not test nodes"
+                raise DataError(f"{found}: shadow models need at least {_FEWEST} and {2 * _FEWEST}", party=holder)
             random = np.random.default_rng(self.seed)
             learned = (random.choice(free, size=size, replace=False) for _ in range(self.shadows))
             return self._train_models(holder, learned, random)
@@ -431,10 +429,8 @@ def scored(score: Callable[[Floats], Floats], rows: Floats | None) -> Floats | N
 
 def narrowed(features: object, seed: int) -> Floats:
     """A feature matrix [N, F] as at most 128 dense columns that keep most of it (truncated SVD)."""
-    matrix = features
-    if isinstance(matrix, Tensor):
-        matrix = to_numbers(matrix)
-    if matrix.shape[1] > _WIDTH:  # type: ignore[attr-defined]
+    matrix: Any = to_numbers(features) if isinstance(features, Tensor) else features
+    if matrix.shape[1] > _WIDTH:
         return np.asarray(TruncatedSVD(_WIDTH, n_iter=3, random_state=seed).fit_transform(matrix))
     dense = matrix.toarray() if hasattr(matrix, "toarray") else matrix
     return np.asarray(dense, dtype=np.float64)

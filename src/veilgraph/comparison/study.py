@@ -18,7 +18,6 @@ from veilgraph.comparison.ways import NOBODY, Kind, tested, ways
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import locked, os_errors_as, private_folder, write_whole
 from veilgraph.core.text import called
-from veilgraph.core.types import PartyId
 from veilgraph.graph.build import build_graph, read_table
 from veilgraph.graph.party import PartyGraph, find_label_holder, load_party
 from veilgraph.protocol.figures import CLASS_MEASURES
@@ -36,8 +35,8 @@ FOUND: Final = "comparison.json"
 ABOUT: Final = "about.json"
 _LABELS: Final = "labels"
 ALARMS: Final = 0.05
-# Of what ways of one name mean: predictions that were kept under another meaning are not taken for these.
-_WAYS: Final = 3
+# Raise it when a way or the files mean something else: predictions that were kept before are then refused.
+_WAYS: Final = 4
 
 Stage = Callable[[str, int], AbstractContextManager[Progress]]
 """(what is trained, its epochs) → a block that shows its progress."""
@@ -114,9 +113,7 @@ class Study(BaseModel):
     @property
     def best_at_home(self) -> Line:
         """The way of the highest AUC among those of the label holder by itself."""
-        best = self.way(self.at_home)
-        assert best is not None
-        return best
+        return next(way for way in self.ways if way.name == self.at_home)
 
     @property
     def aucs(self) -> dict[str, float | None]:
@@ -239,7 +236,7 @@ def compare_job(
                 trained = before + done
                 at(trained, before + of + later)
 
-            for name, scored in _kept_predictions(inputs, kinds, out / f"seed-{seed}", stage, here):
+            for name, scored in _kept_predictions(inputs, kinds, out / f"seed-{seed}.safetensors", stage, here):
                 found.setdefault(name, []).append(scored)
                 row(f"seed {seed}: {name}", figures(scored, alarms))
         about = {name: (kind.shares, kind.about) for name, kind in kinds.items()}
@@ -304,24 +301,23 @@ def inputs_of(job: JobSettings, seeds: Sequence[int], party: Path | None) -> Ite
 
 def _label_holder_graph(job: JobSettings, party: Path) -> PartyGraph:
     """Build the label holder's graph from its own tables, without aligning them."""
-    holder: PartyId = job.data.label_party
-    own = Organisation.read(party, holder)
+    own = Organisation.read(party, job.data.label_party)
     scaling = job.data.feature_scaling
     table = read_table(own.settings, own.folder, None, scaling)
     graph = build_graph(own.settings, own.folder, table, fit_encoding(table, scaling)).graph
-    find_label_holder([graph], holder)
-    return graph
+    return find_label_holder([graph], job.data.label_party)
 
 
 def _kept_predictions(
-    inputs: Inputs, kinds: Mapping[str, Kind], stored: Path, stage: Stage, at: At
+    inputs: Inputs, kinds: Mapping[str, Kind], path: Path, stage: Stage, at: At
 ) -> Iterator[tuple[str, Scored]]:
-    """Yield each way's predictions of the test nodes, read from ``stored`` or made and kept there."""
-    path = stored.with_suffix(".safetensors")
+    """Yield each way's predictions of the test nodes, read from ``path`` or made and kept there."""
     labels, rows = tested(inputs)
-    kept = load_tensors(path)[0] if path.exists() else {_LABELS: labels}
-    if not torch.equal(kept[_LABELS], labels):
-        raise RunError(f"{path} is of other test nodes: the data have changed; choose another directory")
+    facts = {"data": inputs.digest()}
+    kept, found = load_tensors(path) if path.exists() else ({_LABELS: labels}, facts)
+    if found != facts:
+        fault = f"{path} has predictions of other data: the data have changed; choose another directory"
+        raise RunError(fault, code="data-changed", key="out", value=str(path.parent))
     missing = [name for name in kinds if name not in kept]
     for place, (name, kind) in enumerate(kinds.items(), 1):
         if name not in kept:
@@ -329,6 +325,6 @@ def _kept_predictions(
             with stage(f"seed {inputs.settings.seed}: {name} ({place} of {len(kinds)})", kind.epochs) as progress:
                 likely = kind.way(progress)[rows.numpy()]
             kept = {**kept, name: torch.from_numpy(np.ascontiguousarray(likely))}
-            save_tensors(path, kept, {})
+            save_tensors(path, kept, facts)
             at(missing.index(name) + 1, len(missing))
         yield name, Scored(labels.numpy(), kept[name].numpy())

@@ -91,15 +91,11 @@ def _best_model(graph: PartyGraph, x: Any, models: list[Callable[[], Any]]) -> F
     assert graph.val_mask is not None
     labels, train, val = graph.labels.numpy(), graph.train_mask.numpy(), graph.val_mask.numpy()
     classes = graph.num_classes or int(labels.max()) + 1
-    found, least = np.zeros((len(labels), classes)), np.inf
-    for make in models:
+    tried = [np.zeros((len(labels), classes)) for _ in models]
+    for make, likely in zip(models, tried, strict=True):
         model = make().fit(x[train], labels[train])
-        likely = np.zeros((len(labels), classes))
         likely[:, model.classes_] = model.predict_proba(x)
-        loss = log_loss(labels[val], likely[val], labels=range(classes))
-        if loss < least:
-            found, least = likely, loss
-    return found
+    return min(tried, key=lambda likely: float(log_loss(labels[val], likely[val], labels=range(classes))))
 
 
 def _mean_over_neighbours(graph: PartyGraph, relation: int | None) -> tuple[sp.csr_matrix, Floats]:
@@ -189,16 +185,15 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
         # All data choose the learner: what is left out is to be missed by that one, not by another.
         return all_there[_better_by_auc(inputs, whole, progress)](progress)
 
-    of_pooled: list[tuple[str, Way, int, str]] = [
-        (POOLED, partial(pooled, whole), epochs, "all holders' data in one place, as nobody may have them: the network "
-         "or boosting of the next lines, whichever ranks validation nodes better"),
-        (f"{POOLED}: network", whole["network"], epochs, "the job's network on all holders' columns and the union of "
-         "their links"),
-        (f"{POOLED}: boosting", whole["boosting"], 0, f"{ABOUT_PLAIN['boosting']}, all holders' links as relations of "
-         "their own"),
-    ]  # fmt: skip
-    found |= {name: Kind(way, most, EVERYTHING, about) for name, way, most, about in of_pooled}
-    found[f"{POOLED}: logistic"] = _plain_kind("logistic", pool(graphs, holder), job, "all holders'", EVERYTHING)
+    found |= {
+        POOLED: Kind(partial(pooled, whole), epochs, EVERYTHING, "all holders' data in one place, as nobody may have "
+         "them: the network or boosting of the next lines, whichever ranks validation nodes better"),
+        f"{POOLED}: network": Kind(whole["network"], epochs, EVERYTHING, "the job's network on all holders' columns "
+         "and the union of their links"),
+        f"{POOLED}: boosting": Kind(whole["boosting"], 0, EVERYTHING, f"{ABOUT_PLAIN['boosting']}, all holders' links "
+         "as relations of their own"),
+        f"{POOLED}: logistic": _plain_kind("logistic", pool(graphs, holder), job, "all holders'", EVERYTHING),
+    }  # fmt: skip
     others = [each for each in graphs if each.party != holder]
     no_links = [replace(each.with_edges(torch.empty(0, dtype=torch.int64)), edge_weight=None) for each in graphs]
     rest = {"all links": no_links}

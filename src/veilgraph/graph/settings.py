@@ -180,6 +180,7 @@ class DataSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        self._check_one_source()  # first: proportions are not counted where holders bring their own data
         for name in ("feature_proportions", "edge_proportions"):
             value = getattr(self, name)
             if value is not None and len(value) != self.holders:
@@ -197,7 +198,6 @@ class DataSettings(Settings):
                     f"{described} describes the graph of dataset={dataset!r}, and dataset is {self.dataset!r}; leave "
                     f"{described} out"
                 )
-        self._check_one_source()
         if SERVER in self.names:
             raise ValueError(f"a holder may not be called {SERVER!r}: that is the server's name; rename it")
         if self.label_holder is not None and self.label_holder not in self.names:
@@ -208,18 +208,14 @@ class DataSettings(Settings):
         return self
 
     def _check_one_source(self) -> None:
-        named = {"holders": self.holders if isinstance(self.holders, tuple) else None}
-        brought = {
-            key: each
-            for key, each in {"graphs": self.graphs, "parties": self.parties, **named}.items()
-            if each is not None
-        }
-        if not brought:
+        named = self.holders if isinstance(self.holders, tuple) else None
+        sources = {"graphs": self.graphs, "parties": self.parties, "holders": named, "dataset": self.dataset}
+        given = {key: each for key, each in sources.items() if each is not None}
+        if given.keys() <= {"dataset"}:
             return
-        if self.dataset is not None or len(brought) > 1:
-            given = ", ".join((*brought, *(() if self.dataset is None else ("dataset",))))
-            raise ValueError(f"{given}: the data come from one of these; leave the others out")
-        ((key, names),) = brought.items()
+        if len(given) > 1:
+            raise ValueError(f"{', '.join(given)}: the data come from one of these; leave the others out")
+        ((key, names),) = given.items()
         if len(names) < 2:
             raise ValueError(f"{key} names {len(names)} holder; a federation needs at least 2")
         if isinstance(self.holders, int) and self.holders != len(names):

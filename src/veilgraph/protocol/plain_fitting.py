@@ -5,17 +5,21 @@ The loop has the federated job's early stopping and choice of a model.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.release_cache import parts
 from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.judge import Judgement
@@ -54,6 +58,21 @@ class Inputs:
     tables: Mapping[PartyId, Tables] = field(default_factory=dict)
     ledgers: Mapping[PartyId, LedgerPlace] = field(default_factory=dict)
     passing: Sequence[PartyId] = ()
+
+    def digest(self) -> str:
+        """SHA-256 of the graphs and the ids of their rows, hexadecimal; of no tables."""
+        found = sha256()
+        for graph in self.graphs:
+            for each in fields(graph):
+                value = getattr(graph, each.name)
+                if not isinstance(value, Tensor):
+                    found.update(f"{each.name}{value!r}".encode())
+                    continue
+                for part in parts(value):
+                    found.update(f"{each.name}{part.dtype}{tuple(value.shape)}".encode())
+                    found.update(part.flatten().view(torch.uint8).numpy().data)  # as bytes: NumPy has no bfloat16
+            found.update(json.dumps(self.ids.get(graph.party)).encode())
+        return found.hexdigest()
 
 
 Progress = Callable[[list[Record]], None]  # (the epochs' records so far); called after every epoch

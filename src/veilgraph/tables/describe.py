@@ -313,8 +313,7 @@ def _describe_edges(table: EdgeTable, nodes: NodeTable, elsewhere: Elsewhere, *,
                 hops=hops,
             )
         )
-    both = 0 if directed else int((table.source != table.target).sum())
-    added = len(table.source) + both
+    added = len(table.source) + (0 if directed else int((table.source != table.target).sum()))
     between, pairs, hub = _count_by_holders(table, nodes, elsewhere)
     across = sum(sum(row.values()) - row.get(source, 0) for source, row in between.items())
     left = table.outside, table.crowded, table.strangers, between, across, pairs, hub

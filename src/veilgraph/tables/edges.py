@@ -188,6 +188,7 @@ class _EdgeReader:
             dropped=np.array([dropped]),
             outside=outside,
             crowded=int((sizes > settings.at_most).sum()),
+            strangers=self.strangers,
         )
 
     def _empty_table(self) -> EdgeTable:
@@ -245,10 +246,7 @@ class _EdgeReader:
     def _end_rows(self, raw: dict[str, Column]) -> list[Codes]:
         """Return the rows of all sources and of all targets, int32 [n] each; negative: an unknown node."""
         if not any(key in raw for key in _HOLDERS.values()):
-            found = self._look_up_nodes(*(raw[end] for end in _HOLDERS))
-            for end, nodes in zip(_HOLDERS, found, strict=True):
-                self._note_unknown_ids(raw[end], nodes)
-            return found
+            return self._look_up_nodes(*(raw[end] for end in _HOLDERS))
         found = []
         for end, key in _HOLDERS.items():
             ids = raw[end].ids(self.spelling)
@@ -271,6 +269,7 @@ class _EdgeReader:
         found = np.split(codes, len(columns))
         for column, nodes in zip(columns, found, strict=True):
             self._refuse_unknown(column, nodes < 0)
+            self._note_unknown_ids(column, nodes)
         return found
 
     def _note_unknown_ids(self, column: Column, codes: Codes) -> None:
