@@ -1,6 +1,7 @@
 """Commands for work across organisations, as far as they go without a network."""
 
 import json
+import os
 import shutil
 import socket
 from contextlib import nullcontext
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import one_error, usage_error, veilgraph
-from veilgraph.core.errors import DataError
+from tests.errors import refused
+from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.files import locked
 from veilgraph.deploy import control, demo
 from veilgraph.deploy.demo import free_port
@@ -230,6 +232,23 @@ def test_the_status_of_a_sites_own_jobs_asks_nobody(
     assert (told["site"], told["kind"]) == ("bank", "holder")
     (job,) = told["jobs"]
     assert (job["job_id"], job["state"], job["epoch"], job["epochs"]) == (job_id, "failed", 10, 40)
+
+
+def test_a_sites_own_log_is_found_by_the_beginning_of_one_jobs_id(kits: Path, tmp_path: Path) -> None:
+    bank = shutil.copytree(kits / "bank", tmp_path / "bank")
+    with refused(RunError, key="job_id"):
+        control.logs(Kit.open(bank), None)
+    ids = ("1" * 32, "12" * 16, "3" * 32)
+    for age, job_id in enumerate(ids):
+        log = bank / "jobs" / job_id / "log.txt"
+        log.parent.mkdir(parents=True)
+        log.write_text(f"2026-01-31 04:00:12,345 - veilgraph - INFO - of {job_id}\n", encoding="utf-8")
+        os.utime(log, (1000 - age, 1000 - age))
+    for named, found in ((None, ids[0]), (ids[0], ids[0]), ("12", ids[1]), ("3", ids[2])):
+        assert control.logs(Kit.open(bank), named).endswith(f"of {found}\n")
+    for named in ("1", "2", "*", "[3]", "../jobs/3"):
+        with refused(RunError, key="job_id", value=named):
+            control.logs(Kit.open(bank), named)
 
 
 def test_join_gives_up_where_there_is_no_server(kits: Path, party: Path) -> None:

@@ -6,6 +6,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from time import monotonic, sleep
 
 import pytest
 
@@ -167,8 +168,8 @@ def test_the_next_broker_is_tried_and_all_are_named(kits: Kits) -> None:
     there.close()
 
 
-def proxy_answering(answer: bytes, to: BrokerAddress) -> tuple[BrokerAddress, list[bytes]]:
-    """An HTTP proxy for one connection, and what it was asked."""
+def proxy_answering(answer: bytes, to: BrokerAddress, pause_s: float = 0.0) -> tuple[BrokerAddress, list[bytes]]:
+    """An HTTP proxy for one connection, which pauses before each byte of its answer, and what it was asked."""
     listener, asked = socket.create_server(("::1", 0), family=socket.AF_INET6), list[bytes]()
 
     def pump(source: socket.socket, sink: socket.socket) -> None:
@@ -183,7 +184,10 @@ def proxy_answering(answer: bytes, to: BrokerAddress) -> tuple[BrokerAddress, li
             while not request.endswith(b"\r\n\r\n"):
                 request += client.recv(1)
             asked.append(request)
-            client.sendall(answer)
+            with suppress(OSError):  # it was given up meanwhile
+                for byte in answer:
+                    sleep(pause_s)
+                    client.sendall(bytes([byte]))
             back = threading.Thread(target=pump, args=(there, client), daemon=True)
             back.start()
             pump(client, there)
@@ -215,6 +219,18 @@ def test_a_proxy_that_refuses(kits: Kits, answer: bytes) -> None:
     proxy, _ = proxy_answering(answer, there.address)
     with refused(LinkError, code="proxy"):
         Connection(there.address, kits.tls("A"), SUBJECT, proxy)
+    there.close()
+
+
+def test_a_proxy_that_answers_too_slowly_is_given_up(kits: Kits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pause between two bytes is long, but the answer as a whole would take hours."""
+    monkeypatch.setattr(nats_client, "SILENCE_S", 0.5)
+    there = HostileBroker(kits)
+    proxy, _ = proxy_answering(b"x" * 50, there.address, pause_s=0.1)
+    begun = monotonic()
+    with refused(LinkError, code="proxy"):
+        Connection(there.address, kits.tls("A"), SUBJECT, proxy)
+    assert monotonic() - begun < 3, "it waited for the whole answer"
     there.close()
 
 

@@ -55,6 +55,20 @@ def test_a_drawn_hop_is_unbiased(operation: str) -> None:
     assert float((total / draws - expected).abs().max()) < 0.08 * float(expected.abs().max())
 
 
+@pytest.mark.parametrize("operation", ["mean", "gcn", "unit_variance_sum", "self_loop_mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_in_blocks_a_hop_divides_by_the_exact_degrees(operation: str, dtype: torch.dtype) -> None:
+    """In float32 too, where a degree that is rounded before a root or a quotient is taken moves the result."""
+    drawn = random_adjacency(NODES, 300, weighted=True)
+    adjacency = Adjacency.of_edges(drawn.edge_index, drawn.edge_weight, NODES, dtype)
+    h, weight = embedding().to(dtype), (0.25,) if operation == "self_loop_mean" else ()
+    whole = getattr(adjacency, operation)(h, *weight)
+    for rows, around in Sampler(adjacency, 1, 3).blocks(7):
+        (layer,) = around.layers(1)
+        found = getattr(layer, operation)(h[around.nodes], *weight)
+        torch.testing.assert_close(found, whole[rows], rtol=0, atol=1e-15)
+
+
 def test_isolated_targets_and_no_edges() -> None:
     empty = Adjacency.of_edges(torch.empty(2, 0, dtype=torch.int64), None, 5, torch.float64)
     around = Sampler(empty, 2, 2).around(torch.tensor([4, 1]), seeded(0))

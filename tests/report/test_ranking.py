@@ -35,6 +35,7 @@ def test_looking_at_a_share_finds_what_is_there() -> None:
     assert looked_at(RANKED, SCORE, [0.01]) == []  # a tenth of a node
     (everybody,) = looked_at(RANKED, SCORE, [1.0])
     assert (everybody.recall, everybody.lift) == (1, 1)
+    assert looked_at(np.zeros(10, dtype=bool), SCORE) == [], "none is of class 1"
 
 
 def test_curves_end_where_everybody_is_looked_at() -> None:

@@ -129,6 +129,7 @@ def test_without_a_terminal_a_line_now_and_then_says_what_is_done_and_what_is_le
             await_line("pooled: epoch 10/20  loss 1.250, at most 0 s left, ")
         bars.at(1, 4)
         with bars.stage("sealed (2 of 4)", 20) as show:
+            show([])
             show([{"epoch": 10, "loss": 1.25}])
             await_line("sealed (2 of 4): epoch 10/20  loss 1.250, at most 0 s left, about 0 s left in all, ")
         ended = len(text.getvalue())
@@ -139,6 +140,27 @@ def test_without_a_terminal_a_line_now_and_then_says_what_is_done_and_what_is_le
     with heartbeat(Console(file=shown, force_terminal=True), lambda: "working", 0.01):
         sleep(0.1)
     assert shown.getvalue() == ""
+
+
+def test_the_time_left_of_a_resumed_training_is_by_the_epochs_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, text = [0.0], io.StringIO()
+    monkeypatch.setattr(progress, "EVERY_S", 0.02)
+    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+
+    def left_after(epoch: int, at_s: float) -> str:
+        """What the first line says after so many epochs at a time."""
+        now[0] = at_s
+        show([{"epoch": each} for each in range(1, epoch + 1)])
+        until = monotonic() + 20
+        while "\n" not in (told := text.getvalue().partition(f"epoch  {epoch}/100")[2]):
+            assert monotonic() < until, text.getvalue()
+            sleep(0.005)
+        return told.splitlines()[0]
+
+    with TrainingBars(Console(file=text, width=120)) as bars, bars.stage("digits", 100) as show:
+        assert left_after(93, 0.0) == ", 0 s so far", "no epoch is done yet, so nothing is known"
+        assert left_after(90, 5.0) == ", 5 s so far", "it went back to its last checkpoint"
+        assert left_after(95, 25.0) == ", at most 20 s left, 25 s so far"
 
 
 @nightly

@@ -129,19 +129,21 @@ def stop(kit: Kit, job_id: str | None) -> str:
 
 
 def _full_job_id(kit: Kit, ops: Asking, job_id: str | None) -> str:
-    """The whole id of the one job that begins so, or of the newest for None; ``RunError``: none, or several."""
+    """The id of the one job of the project that ``job_id`` names, as ``_find_job``."""
     said = ops.jobs(parties_of(kit.roles), _ASK_S)
-    found = {each.job: each.submitted for each in chain.from_iterable(said.values())}
-    ids = sorted((each for each in found if each.startswith(job_id or "")), key=found.__getitem__, reverse=True)
-    if not ids or (job_id is not None and len(ids) > 1 and job_id not in ids):
-        wanted = "no job was submitted yet" if job_id is None else f"{job_id!r} names {len(ids)} jobs, not one"
-        raise RunError(f"{wanted}; see veilgraph net status")
-    return ids[0] if job_id is None or job_id not in ids else job_id
+    return _find_job({each.job: each.submitted for each in chain.from_iterable(said.values())}, job_id)
 
 
 def _read_own_log(kit: Kit, job_id: str | None) -> str:
-    """The newest log of a job here whose id begins so, None: of any; ``RunError``: there is none."""
-    found = sorted(kit.jobs.glob(f"{job_id or ''}*/log.txt"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise RunError(f"{kit.path}: no log of job {job_id or '(any)'} is here; see veilgraph net status")
-    return found[-1].read_text(encoding="utf-8", errors="replace")
+    """The log of the one job here that ``job_id`` names, as ``_find_job``."""
+    times = {path.parent.name: path.stat().st_mtime for path in kit.jobs.glob("*/log.txt")}
+    return (kit.jobs / _find_job(times, job_id) / "log.txt").read_text(encoding="utf-8", errors="replace")
+
+
+def _find_job(times: Mapping[str, float], job_id: str | None) -> str:
+    """The whole id of the one job that begins so, or of the newest for None; ``RunError``: none, or several."""
+    ids = [each for each in times if each == job_id] or [each for each in times if each.startswith(job_id or "")]
+    if not ids or (job_id is not None and len(ids) > 1):
+        wanted = "there is no job yet" if job_id is None else f"{job_id!r} names {len(ids)} jobs, not one"
+        raise RunError(f"{wanted}; see veilgraph net status", key="job_id", value=job_id)
+    return max(ids, key=times.__getitem__)

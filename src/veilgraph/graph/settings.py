@@ -58,7 +58,7 @@ class PartitionSettings(Settings):
     """own: nodes dealt to a holder or touched by its edges; all: every node with its label"""
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_partition(self) -> Self:
         if self.by != "edges" and self.overlap:
             raise ValueError(
                 f"overlap={self.overlap} is for by='edges', and nodes are dealt by={self.by!r}; leave it out"
@@ -179,7 +179,7 @@ class DataSettings(Settings):
         return found
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_data(self) -> Self:
         self._check_one_source()  # first: proportions are not counted where holders bring their own data
         for name in ("feature_proportions", "edge_proportions"):
             value = getattr(self, name)

@@ -339,13 +339,13 @@ class _Tls:
 
 
 def _tunnel(connected: socket.socket, to: BrokerAddress) -> None:
-    """Ask an HTTP proxy for a connection with a broker (RFC 9110, 9.3.6); ``LinkError``: it gives none."""
+    """Ask an HTTP proxy for a connection with a broker (RFC 9110, 9.3.6); ``LinkError``: it gives none in time."""
     connected.sendall(f"CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n".encode("ascii"))
-    answer = b""
+    answer, deadline = b"", time.monotonic() + SILENCE_S  # a proxy that sends byte after byte would hold a party
     while not answer.endswith(b"\r\n\r\n"):
         byte = connected.recv(1)  # not one more: what follows is the broker's
-        if not byte or len(answer) >= _MAX_PROXY_ANSWER_BYTES:
-            raise LinkError("the proxy gave no answer", code="proxy")
+        if not byte or len(answer) >= _MAX_PROXY_ANSWER_BYTES or time.monotonic() > deadline:
+            raise LinkError("the proxy gave no complete answer", code="proxy")
         answer += byte
     if not re.match(rb"HTTP/1\.[01] 2[0-9][0-9] ", answer):
         raise LinkError(f"the proxy answered {_quoted(answer.split(bytes((13,)), 1)[0])}", code="proxy")

@@ -43,7 +43,7 @@ class CombineSettings(Settings):
     """fractional bits of a masked embedding in the ring"""
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_masked(self) -> Self:
         """Refuse ``masked`` for a strategy that is not linear."""
         if self.masked and not self.linear:
             raise ValueError(
@@ -106,10 +106,7 @@ class Combine(ABC, Generic[S]):
 
         ``weight_total`` is the sum of the holders' weights, Tensor[N, 1], where ``needs_weight``.
         """
-        total = pieces[0]
-        for piece in pieces[1:]:
-            total = total + piece
-        return total
+        return sum(pieces[1:], start=pieces[0])
 
 
 combine_settings: Final = settings_in(COMBINES, CombineSettings, "strategy")

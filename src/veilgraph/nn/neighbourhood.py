@@ -64,7 +64,8 @@ class Sampler:
     """Draws neighbourhoods of some hops in one holder's graph, of all neighbours or at most ``fanout`` of each node."""
 
     def __init__(self, adjacency: Adjacency, hops: int, fanout: int | None) -> None:
-        self.adjacency, self._hops, self._fanout = adjacency, hops, fanout
+        self.adjacency, self._hops = adjacency, hops
+        self._fanout = np.iinfo(np.int64).max if fanout is None else fanout
         self._place = np.full(adjacency.num_nodes, -1, dtype=np.int32)
 
     def around(self, targets: Tensor, generator: torch.Generator | None) -> Neighbourhood:
@@ -73,25 +74,24 @@ class Sampler:
         place, ring = self._place, targets.numpy()
         place[ring] = np.arange(len(ring))
         nodes, rings = [ring], [len(ring)]
-        counts, sources, boosts, drawn = list[np.ndarray](), [], [], []
+        counts, boosts, drawn = list[np.ndarray](), [], []
         for _ in range(self._hops):
             picked, taken, boost = self._edges_into(ring, generator)
             found = edges.indices[picked].astype(np.int64)
             counts.append(taken)
             drawn.append(picked)
-            sources.append(found)
             boosts.append(boost)
             ring = _distinct(found[place[found] < 0])
             place[ring] = np.arange(rings[-1], rings[-1] + len(ring))
             nodes.append(ring)
             rings.append(rings[-1] + len(ring))
         rows = np.concatenate(nodes)
-        columns = place[np.concatenate(sources)] if sources else np.zeros(0, dtype=np.int64)
+        chosen = np.concatenate([np.zeros(0, dtype=np.int64), *drawn])
+        columns = place[edges.indices[chosen]]
         place[rows] = -1
         pointers = np.concatenate([[0], *counts]).cumsum()
-        chosen = np.concatenate([np.zeros(0, dtype=np.int64), *drawn])
         incoming = sp.csr_array((edges.data[chosen], columns, pointers), shape=(len(pointers) - 1, len(rows)))
-        kinds, degrees = whole.kinds, whole.degrees[rows].double()
+        kinds, degrees = whole.kinds, whole.exact_degrees[rows]
         if kinds is not None:
             of_each = (whole.of_relation(relation.name).exact_degrees[rows] for relation in kinds.relations)
             kinds = Kinds(kinds.relations, kinds.places[chosen], tuple(of_each))
@@ -113,12 +113,10 @@ class Sampler:
         pointers = self.adjacency.incoming.indptr
         starts = pointers[ring].astype(np.int64)
         degrees = pointers[ring + 1] - starts
-        taken = degrees
-        if self._fanout is not None and generator is not None:
-            taken = np.minimum(degrees, self._fanout)
+        taken = degrees if generator is None else np.minimum(degrees, self._fanout)
         offsets = np.arange(taken.sum()) - np.repeat(taken.cumsum() - taken, taken)
         many = taken < degrees
-        if many.any() and self._fanout is not None and generator is not None:
+        if generator is not None and many.any():
             offsets[np.repeat(many, taken)] = _without_replacement(degrees[many], self._fanout, generator).ravel()
         return np.repeat(starts, taken) + offsets, taken, degrees / np.maximum(taken, 1)
 

@@ -125,7 +125,7 @@ class RecordSettings(Settings):
     """who is controller, processor or contact of which party"""
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_texts(self) -> Self:
         if not any(self.told()):
             raise ValueError("record says nothing; give purpose, retention or roles, or leave record out")
         return self
@@ -162,7 +162,7 @@ class TrainSettings(Settings):
     """with batch_size: steps from one h^0 of all nodes and update of W to the next; null: an epoch"""
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_training(self) -> Self:
         """Refuse ``refresh_every`` without batches, and ``patience`` where no epoch is judged."""
         if self.refresh_every is not None and self.batch_size is None:
             raise ValueError(

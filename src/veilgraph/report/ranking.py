@@ -132,12 +132,11 @@ def found_over_looked(truth: Truths, score: Floats) -> Curve:
 
 
 def looked_at(truth: Truths, score: Floats, shares: Sequence[float] = SHARES) -> list[Looked]:
-    """What each share of the nodes, in (0, 1], finds of class 1; shares of less than one node are left out."""
+    """What each share of the nodes, in (0, 1], of one node or more, finds of class 1; empty without class 1."""
     total, positives, found = len(truth), int(truth.sum()), _expected(truth, score)
     rows = []
     for each in shares:
-        nodes = round(each * total)
-        if nodes:
+        if positives and (nodes := round(each * total)):
             hits = float(found[nodes - 1])
             rows.append(Looked(each, nodes, hits, hits / nodes, hits / positives, hits / nodes / (positives / total)))
     return rows

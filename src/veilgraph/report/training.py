@@ -59,9 +59,9 @@ def time_words(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def left_words(elapsed_s: float, done: float, total: float) -> str:
+def left_words(elapsed_s: float, done: float, total: float, words: str = "about {} left in all") -> str:
     """``, about 12 min left in all``, from the seconds that ``done`` of ``total`` took; empty where none is done."""
-    return f", about {time_words(elapsed_s * (total - done) / done)} left in all" if 0 < done <= total else ""
+    return f", {words.format(time_words(elapsed_s * (total - done) / done))}" if 0 < done <= total else ""
 
 
 class TrainingBars:
@@ -110,17 +110,21 @@ class TrainingBars:
         """One training of at most ``epochs`` epochs; the block gets the function that takes its records."""
         task = self._bars.add_task(name, total=epochs, state="preparing")
         last: Record = {}
-        begun, self._doing = monotonic(), f"{name}: working"
+        begun, before, self._doing = monotonic(), math.inf, f"{name}: working"
 
         def progress(records: list[Record]) -> None:
+            nonlocal begun, before
+            done = records[-1]["epoch"] if records else 0
+            if done < before:  # at first, and where a resumed training goes back: epochs before took none of this time
+                begun, before = monotonic(), done
             if records:
                 self._bars.start()
                 last.update(records[-1])
-                left_s = (monotonic() - begun) / max(last["epoch"], 1) * max(epochs - last["epoch"], 0)
-                self._within = min(last["epoch"] / max(epochs, 1), 1.0)
+                self._within = min(done / max(epochs, 1), 1.0)
                 state = _epoch_text(last, epochs, self._measures)
-                self._doing = f"{name}: {state}, at most {time_words(left_s)} left"
-                self._bars.update(task, completed=last["epoch"], state=state)
+                left = left_words(monotonic() - begun, done - before, epochs - before, "at most {} left")
+                self._doing = f"{name}: {state}{left}"
+                self._bars.update(task, completed=done, state=state)
 
         try:
             yield progress

@@ -283,7 +283,7 @@ class NumericFeatures(Settings):
         return number
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_fill(self) -> Self:
         fill = 0.0 if self.missing == "zero" else self.missing
         if self.scale is not None and isinstance(fill, float) and not self.scale.low <= fill <= self.scale.high:
             raise ValueError(

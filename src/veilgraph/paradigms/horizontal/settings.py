@@ -96,7 +96,7 @@ class HorizontalSettings(Settings):
         return self.aggregate in ("max", "min")
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_model(self) -> Self:
         if self.pools and self.update in NOT_MONOTONE:
             raise ValueError(
                 f"update={self.update!r} with aggregate={self.aggregate!r}: {PROPOSITION}; choose sum, concat or gated"

@@ -96,7 +96,7 @@ class LearntSettings(TargetBounds):
     """
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_task(self) -> Self:
         if self.low is not None and not self.is_values:
             raise ValueError(f"low={self.low:g} is for name=values; set name to values, or leave low and high out")
         return self

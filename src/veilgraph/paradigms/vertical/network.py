@@ -77,7 +77,7 @@ class InitialSettings(Settings):
         return content
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_decay(self) -> Self:
         if self.learning_rate * self.weight_decay >= 1:
             raise ValueError(
                 f"learning_rate·weight_decay = {self.learning_rate * self.weight_decay:g} must stay below 1: each step "
@@ -396,7 +396,7 @@ class ModelSettings(Settings):
     head: HeadSettings = HeadSettings()
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_model(self) -> Self:
         if self.rounds > 1 and build_combine(self.combine).output_dim(self.dim, 2) != self.dim:
             raise ValueError(
                 f"rounds > 1 sends the combined embedding back as the next input of width dim, and "
