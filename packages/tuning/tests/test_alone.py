@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -83,10 +84,17 @@ def test_neither_test_nodes_nor_others_data_choose(tmp_path: Path, monkeypatch: 
 def test_at_home_the_label_holders_tables_are_enough(tmp_path: Path) -> None:
     files = export_dataset(DataSettings(dataset="synthetic", holders=2), tmp_path / "tables", overlap=0.9, seed=1)
     job = small(data={"holders": list(files), "label_holder": "A"})
-    found = tune_alone(job, tmp_path / "out", party=files["A"], trials=2, vary={"model.dim": [4, 8]})
+    tunes = partial(tune_alone, job, tmp_path / "out", party=files["A"], trials=2, vary={"model.dim": [4, 8]})
+    found = tunes()
+    assert tunes() == found
     assert {trial.ending for trial in found.trials} <= {"complete", "pruned"}
     compared = study.compare_job(job, tmp_path / "study", party=files["A"], alone=found.best)
     assert {line.name for line in compared.ways} >= {"A alone", "A alone, own settings"}
+    table = next(path for path in files["A"].parent.glob("*.csv") if "edge" not in path.name)
+    head, first, *rest = table.read_text(encoding="utf-8").splitlines(keepends=True)
+    table.write_text("".join([head, *rest, first.replace(".", "1.", 1)]), encoding="utf-8")
+    with refused(RunError, key=PurePath("trials.jsonl")):  # those trials were of other data
+        tunes()
 
 
 def test_jobs_of_holders_with_nodes_of_their_own_are_refused(tmp_path: Path) -> None:

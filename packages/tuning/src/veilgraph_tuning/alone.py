@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from veilgraph.comparison.study import inputs_of
 from veilgraph.core.errors import ConfigError
@@ -58,7 +59,8 @@ def tune_alone(
     check_space(job, chosen)
     inputs = [each for _, each in inputs_of(job, range(job.seed, job.seed + seeds), party)]
     with at_work(out):
-        about = {"alone": True, "party": None if party is None else str(party.absolute())}
+        about: dict[str, Any] = {"alone": True, "party": None if party is None else str(party.absolute())}
+        about["data"] = [each.digest() for each in inputs]
         return search(_AtHome(job, inputs, stage), out, chosen, trials, about)
 
 
