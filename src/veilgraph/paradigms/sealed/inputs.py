@@ -43,7 +43,6 @@ _OF_WORDS: Final = (
     Trial((OWN, "pooled.1", "pooled.2", "pooled.3"), deep=True, learning_rate=4.0, weight_decay=1e-2, drops=True),
 )
 _OF_TABLES: Final = (
-    Trial((OWN,), deep=False, learning_rate=1.0, weight_decay=5e-3),
     Trial((OWN, BOOSTING), deep=True, learning_rate=0.25, weight_decay=5e-3),
     Trial((OWN, QUANTILES, NEIGHBOURS, BOOSTING, "pooled.10"), deep=True, learning_rate=0.125, weight_decay=5e-3),
     Trial((OWN, "pooled.10"), deep=False, learning_rate=1.0, weight_decay=5e-3),
