@@ -29,7 +29,7 @@ from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.plan import hops_of, teleport_of
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
-from veilgraph.paradigms.sealed.twin import together
+from veilgraph.paradigms.sealed.twin import twin_context
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
 _EPOCHS, _TIMEOUT_S, _STEPS = 2, 3600, 5
@@ -100,7 +100,7 @@ def measure(python: Path) -> PeerRuns:
 
 def _values(job: SealedJob, graphs: Sequence[PartyGraph]) -> tuple[Values, dict[str, np.ndarray]]:
     """What the two holders have, and how the job trains."""
-    context, data = together(job, graphs)
+    context, data = twin_context(job, graphs)
     plan, sizes = context.plan, context.sizes
     weights = [
         weight.public.numpy()

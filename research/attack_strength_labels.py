@@ -14,7 +14,7 @@ from research.attack_strength_models import classes_of
 from research.attack_strength_settings import Attacked, StrengthSettings, own_seed
 from veilgraph.audit.attack import narrowed
 from veilgraph.audit.features import auxiliary_nodes
-from veilgraph.audit.labels import KnownLabels, accuracy, blind_labels, few_of_each, flattened, matched
+from veilgraph.audit.labels import KnownLabels, accuracy, binary_targets, blind_labels, few_of_each, match_clusters
 from veilgraph.audit.pairs import random_pairs
 from veilgraph.graph.features import scale_features
 from veilgraph.graph.partition import split_vertically
@@ -97,7 +97,7 @@ def _completed(data: Data, rows: Floats, seed: int) -> Attacked:
     training, asked = (np.flatnonzero(mask.numpy()) for mask in (data.train_mask, data.test_mask))
     known = few_of_each(truth, training, classes, seed)
     scores = KnownLabels(known, truth[known], classes, seed).completion(None, rows)
-    values, right = flattened(scores - scores[asked].mean(axis=0), truth, asked)
+    values, right = binary_targets(scores - scores[asked].mean(axis=0), truth, asked)
     return Attacked(values, right, None, {"accuracy": accuracy(scores, truth, asked)})
 
 
@@ -108,5 +108,5 @@ def _blind(data: Data, gradients: list[Floats], seed: int) -> Attacked:
     pairs = random_pairs(len(training), _PAIRS, np.random.default_rng(seed))
     same = truth[pairs[:, 0]] == truth[pairs[:, 1]]
     return Attacked(
-        found.pair_scores(pairs), same, None, {"accuracy": float((matched(found.groups, truth) == truth).mean())}
+        found.pair_scores(pairs), same, None, {"accuracy": float((match_clusters(found.groups, truth) == truth).mean())}
     )

@@ -30,7 +30,7 @@ from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.paradigms.horizontal.twin import alone as own_network
 from veilgraph.paradigms.vertical.twin import isolated
-from veilgraph.privacy.label_publisher import LabelPublisher, learned_from
+from veilgraph.privacy.label_publisher import LabelPublisher, perturbed_nodes
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.settings import LabelPrivacySettings
 from veilgraph.protocol.job import JobSettings, perturbed_splits
@@ -60,7 +60,7 @@ def perturbed(graph: PartyGraph, epsilon: float, source: SecretSource = system_s
     common = graph.common_part()
     if common.labels is None or common.num_classes is None:
         return None
-    nodes = learned_from(common.labels, common.train_mask, common.val_mask)
+    nodes = perturbed_nodes(common.labels, common.train_mask, common.val_mask)
     return LabelPublisher(LabelResponse(epsilon, common.num_classes), common.labels[nodes], None, source).perturbed()
 
 

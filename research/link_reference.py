@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
-from veilgraph.audit.pairs import Numbers, fitted
+from veilgraph.audit.pairs import Numbers, fit_quietly
 from veilgraph.core.errors import DataError
 from veilgraph.protocol.view import Floats
 
@@ -40,6 +40,6 @@ def reference_posteriors(attributes: Numbers, classes: NDArray[np.int64], *, see
     half[shuffled[np.argsort(places[shuffled], kind="stable")]] = np.arange(len(places)) % 2
     posteriors = np.zeros((len(places), len(distinct)))
     for side in (0, 1):
-        model = fitted(LogisticRegression(max_iter=200), attributes[half != side], places[half != side])
+        model = fit_quietly(LogisticRegression(max_iter=200), attributes[half != side], places[half != side])
         posteriors[np.ix_(half == side, model.classes_)] = model.predict_proba(attributes[half == side])
     return posteriors

@@ -28,7 +28,7 @@ from veilgraph import __version__
 from veilgraph.comparison.ways import boosting
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
-from veilgraph.graph.partition import isolate
+from veilgraph.graph.partition import holder_alone
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated
 from veilgraph.protocol.job import JobSettings
@@ -166,7 +166,7 @@ def measure(each: Set, seeds: Sequence[int], trials: int, figures: Figures) -> N
         return _test(fit(_network(job, graphs_of(job))).summary, each)
 
     def boosted(job: JobSettings) -> float:
-        own = isolate(graphs_of(job), "A", "A")
+        own = holder_alone(graphs_of(job), "A", "A")
         likely = boosting(own, job.seed, balanced=job.train.class_weights == "balanced")
         logits = torch.from_numpy(np.log(np.clip(likely, 1e-12, None)))
         objective = Objective(own, job.train, torch.float64)

@@ -34,11 +34,11 @@ from veilgraph import __version__
 from veilgraph.comparison.ways import boosting
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import PartyId
-from veilgraph.graph.partition import isolate, pool
+from veilgraph.graph.partition import holder_alone, pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import sealed
-from veilgraph.paradigms.sealed.stacking import fitted
+from veilgraph.paradigms.sealed.stacking import fit_stacking
 from veilgraph.paradigms.sealed.twin import chosen_twin
 from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated
 from veilgraph.protocol.job import JobSettings
@@ -125,7 +125,7 @@ def _stacked(
     job, own = _job(each, seed, "sealed"), graphs[0].common_part()
     weights = Objective(own, job.train, torch.float64).weights
     found = logits(each, seed, graphs).double()
-    return _scores(job, graphs[0], fitted(found, own, weights).logits(found, own))
+    return _scores(job, graphs[0], fit_stacking(found, own, weights).logits(found, own))
 
 
 def _pyg(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
@@ -151,7 +151,7 @@ def _columns(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str,
 
 
 def _alone(holder: PartyId, each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
-    return _boosted(_job(each, seed, "sealed"), isolate(graphs, holder, "A"))
+    return _boosted(_job(each, seed, "sealed"), holder_alone(graphs, holder, "A"))
 
 
 def _boosted(job: JobSettings, graph: PartyGraph) -> Mapping[str, Any]:

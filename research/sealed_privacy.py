@@ -30,12 +30,12 @@ from research.card_payments import organisations
 from veilgraph import __version__
 from veilgraph.core.files import write_whole
 from veilgraph.core.secrets import system_secrets
-from veilgraph.graph.partition import isolate
+from veilgraph.graph.partition import holder_alone
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.sealed.evidence import Known, with_votes
+from veilgraph.paradigms.sealed.evidence import LabelKnowledge, with_votes
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
-from veilgraph.paradigms.sealed.twin import in_one_place, trained_twin
+from veilgraph.paradigms.sealed.twin import train_plain, trained_twin
 from veilgraph.privacy.geometric import two_sided
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Objective
@@ -145,7 +145,7 @@ def at_every_epsilon(name: str, seed: int) -> dict[str, float]:
     assert program.told is not None
     assert own.train_mask is not None
     scores, votes = logits_of(found), program.told
-    known, counts = Known(own, scores.shape[1]), votes.round().to(torch.int64)
+    known, counts = LabelKnowledge(own, scores.shape[1]), votes.round().to(torch.int64)
     of = {f"{VOTES}/mean": float(votes.sum(1)[~own.train_mask].mean())}
     for epsilon in (*EPSILONS, CONTROL, NO_NOISE):
         noisy = counts if math.isinf(epsilon) else counts + two_sided(tuple(counts.shape), epsilon, system_secrets)
@@ -168,8 +168,8 @@ def bare(name: str, seed: int) -> dict[str, float]:
 
 def alone(name: str, seed: int) -> dict[str, float]:
     """Of the same network on the label holder's columns and edges."""
-    graph = isolate(graphs_of(name, seed), "A", "A")
-    found = in_one_place(job_of(name, seed, None), graph, lambda _: None)
+    graph = holder_alone(graphs_of(name, seed), "A", "A")
+    found = train_plain(job_of(name, seed, None), graph, lambda _: None)
     value = float(found.summary[f"test_{SETS[name].figure}"])
     return dict.fromkeys((f"{output}/{ALONE}" for output in OUTPUTS), value)
 

@@ -13,7 +13,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
-from veilgraph.paradigms.sealed.twin import together
+from veilgraph.paradigms.sealed.twin import twin_context
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.judge import Objective
 from veilgraph.runtime.store.run_directory import Record
@@ -49,7 +49,7 @@ def train_sealed(job: JobSettings, kind: str) -> Record:
 
 def _trained(job: SealedJob, graphs: Sequence[PartyGraph]) -> tuple[SealedProgram, int]:
     """With the weights of the step that the job takes, and its number."""
-    context, data = together(job, graphs)
+    context, data = twin_context(job, graphs)
     program = SealedProgram(PlainMachine(list(data)), context)
     program.enter(trains=True)
     program.begin()

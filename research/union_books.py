@@ -31,7 +31,7 @@ from veilgraph_datasets.settings import PaymentsSettings
 from research.unions import together
 from veilgraph.core.types import PartyId
 from veilgraph.graph.build import build_graph, read_table
-from veilgraph.graph.partition import beside_others
+from veilgraph.graph.partition import append_others
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.union.settings import union
 from veilgraph.protocol.job_file import parse_job
@@ -123,7 +123,7 @@ def linked(found: Books) -> Books:
                 ends += [(mine[customer], rows[name]), (rows[name], mine[customer])]
         edges = torch.cat([graph.edge_index, torch.tensor(ends, dtype=torch.int64).T], 1)
         weights = None if graph.edge_weight is None else torch.cat([graph.edge_weight, torch.ones(len(ends))])
-        longer = beside_others(graph, len(names) - graph.num_nodes)
+        longer = append_others(graph, len(names) - graph.num_nodes)
         graphs.append(replace(longer, edge_index=edges, edge_weight=weights, num_common=graph.common))
         ids[graph.party] = names
     return graphs, ids

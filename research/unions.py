@@ -33,11 +33,11 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.inputs import plan_of
 from veilgraph.paradigms.sealed.program import logits_of
-from veilgraph.paradigms.sealed.stacking import fitted
-from veilgraph.paradigms.sealed.twin import taken
-from veilgraph.paradigms.union.inputs import both_ways
+from veilgraph.paradigms.sealed.stacking import fit_stacking
+from veilgraph.paradigms.sealed.twin import train_and_restore_best
+from veilgraph.paradigms.union.inputs import symmetric_graph
 from veilgraph.paradigms.union.settings import UnionJob, union
-from veilgraph.paradigms.union.twin import alone, begun, pooled
+from veilgraph.paradigms.union.twin import alone, begin_program, pooled
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.paradigm import PARADIGMS
@@ -119,7 +119,7 @@ def by_rows(seed: int, customers: int, rows: int) -> dict[str, float]:
     """What a union is worth to validation accounts where half of the labelled ones train, by steps of so many rows."""
     job = job_of(seed, customers, data={"split": [0.5, 0.1, 0.4]}, train={"batch_size": rows})
     inputs = PARADIGMS["union"].data.load(job)
-    told = taken(job, begun(job, inputs.graphs, inputs.ids)).predict()
+    told = train_and_restore_best(job, begin_program(job, inputs.graphs, inputs.ids)).predict()
     assert told is not None
     parts = torch.split(logits_of(told), [graph.common for graph in inputs.graphs])
     judging = [replace(graph, test_mask=graph.val_mask) for graph in inputs.graphs]
@@ -172,7 +172,7 @@ def together(
     job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]
 ) -> dict[PartyId, Tensor]:
     """Logits of every bank's own accounts, with what its own edges add at home."""
-    told = taken(job, begun(job, graphs, ids)).predict()
+    told = train_and_restore_best(job, begin_program(job, graphs, ids)).predict()
     assert told is not None
     parts = torch.split(logits_of(told), [graph.common for graph in graphs])
     return {graph.party: stacked(job, graph, part) for graph, part in zip(graphs, parts, strict=True)}
@@ -182,8 +182,8 @@ def stacked(job: UnionJob, graph: PartyGraph, logits: Tensor) -> Tensor:
     """As its bank does it."""
     if graph.labels is None:
         return logits
-    own = both_ways(graph, plan_of(job))
-    return fitted(logits, own, Objective(own.common_part(), job.train, torch.float64).weights).logits(logits, own)
+    own = symmetric_graph(graph, plan_of(job))
+    return fit_stacking(logits, own, Objective(own.common_part(), job.train, torch.float64).weights).logits(logits, own)
 
 
 def judged(graphs: Sequence[PartyGraph], logits: Mapping[PartyId, Tensor]) -> dict[str, float]:

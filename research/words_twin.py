@@ -19,12 +19,12 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.functions import BITS
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
-from veilgraph.mpc.sealed.wire import Summands, Wire, joined, plain_wire
-from veilgraph.paradigms.sealed.networks.network import Network, Passed
+from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate, plain_wire
+from veilgraph.paradigms.sealed.networks.network import ForwardState, Network
 from veilgraph.paradigms.sealed.plan import Context, hops_of
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
-from veilgraph.paradigms.sealed.twin import taken, together
+from veilgraph.paradigms.sealed.twin import train_and_restore_best, twin_context
 
 _AT_ONCE: Final = 256
 """Columns that are dense together."""
@@ -63,19 +63,19 @@ class SparseNetwork(Network):
                     for start in range(0, columns.shape[1], _AT_ONCE):
                         part = columns[:, start : start + _AT_ONCE]
                         moved = part if relation is None else self.spread(relation, hops_of(block), part, narrow=True)
-                        self._standardised(joined([moved[:, :1], moved], 1).map(partial(_rows, places=places)))
+                        self._standardised(concatenate([moved[:, :1], moved], 1).map(partial(_rows, places=places)))
                         assert self.mean is not None
                         assert self.gain is not None
                         means.append(self.mean)
                         gains.append(self.gain)
-        self.mean, self.gain, self._dense = joined(means, 1), joined(gains, 1), []
+        self.mean, self.gain, self._dense = concatenate(means, 1), concatenate(gains, 1), []
 
     @override
     def _home(self, *blocks: str) -> list[Wire]:
         return self.columns
 
     @override
-    def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> Passed:
+    def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> ForwardState:
         made = self._of_rows("rows", self._made_of_all(self.effective(learned[0])))
         return self._head(learned, made, made, self._left(len(made.mask)))
 
@@ -114,9 +114,9 @@ def _rows(part: Tensor, places: Tensor) -> Tensor:
 
 def chosen_words_twin(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
     """As ``chosen_twin``."""
-    context, data = together(job, graphs)
+    context, data = twin_context(job, graphs)
     program = SealedProgram(PlainMachine(list(data)), context)
     program.network = SparseNetwork(PlainMachine(list(data)), context)
     program.enter(trains=True)
     program.begin()
-    return taken(job, program)
+    return train_and_restore_best(job, program)

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphError
-from veilgraph.core.settings import settled
+from veilgraph.core.settings import config_errors
 
 ANY = object()
 _WAY_OUT = re.compile(r".[;:,] \S| must ", re.DOTALL)
@@ -61,7 +61,7 @@ def check(
     """As ``refused``, of an error that was caught already."""
     if isinstance(error, ValidationError):
         try:
-            with settled("job"):
+            with config_errors("job"):
                 raise error
         except ConfigError as found_error:
             error = found_error

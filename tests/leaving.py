@@ -90,7 +90,7 @@ def script_does_not_wait_for_ever() -> None:
     leaving.LEFT_WAIT_S = 0.1  # type: ignore[misc]
     thread = threading.Thread(target=time.sleep, args=(3600,), daemon=True)
     thread.start()
-    leaving.abandon_threads([thread])
+    leaving.wait_at_exit([thread])
     sys.exit(REFUSED)
 
 

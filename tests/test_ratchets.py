@@ -103,7 +103,7 @@ def test_a_training_imports_what_it_needs() -> None:
 
 def test_a_training_parses_hashes_and_validates_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts: Counter[str] = Counter()
-    validate, parse, sha256 = PartyGraph.validate, job_file.parse_chosen, hashlib.sha256
+    validate, parse, sha256 = PartyGraph.validate, job_file.parse_with_choices, hashlib.sha256
 
     def validated(graph: PartyGraph) -> None:
         counts[f"{graph.num_features} columns of {graph.party}"] += not graph.is_checked  # the divided one has more
@@ -118,7 +118,7 @@ def test_a_training_parses_hashes_and_validates_once(tmp_path: Path, monkeypatch
         return sha256(content)
 
     monkeypatch.setattr(PartyGraph, "validate", validated)
-    monkeypatch.setattr(job_file, "parse_chosen", parsed)
+    monkeypatch.setattr(job_file, "parse_with_choices", parsed)
     monkeypatch.setattr("veilgraph.protocol.job.hashlib", SimpleNamespace(sha256=hashed))
     job = {"data": {"dataset": "synthetic", "holders": 2}, "train": {"epochs": 3}}
     assert vg.fit(job, out=tmp_path / "run").metrics["best_epoch"] <= 3

@@ -17,7 +17,7 @@ from typing_extensions import override
 from research.canaries.game import Game, Played, paying
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.partition import oriented
+from veilgraph.graph.partition import orient_pairs
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine
@@ -25,7 +25,7 @@ from veilgraph.paradigms.sealed.networks.voting import VOTES
 from veilgraph.paradigms.sealed.plan import Context, release_plan
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
-from veilgraph.paradigms.sealed.twin import together
+from veilgraph.paradigms.sealed.twin import twin_context
 from veilgraph.privacy.publisher import CountPublisher
 from veilgraph.protocol.job_file import parse_job
 
@@ -49,7 +49,7 @@ class Votes(Game):
         job = self._job
         first = _TRAINED + 2 * coins.nonzero().flatten()
         nodes = _TRAINED + 2 * len(coins)
-        context, _ = together(job, _graphs(nodes, torch.stack([first, first + 1])))
+        context, _ = twin_context(job, _graphs(nodes, torch.stack([first, first + 1])))
         of = release_plan(job, "B", nodes)
         assert of is not None
         with paying(self.delta) as ledger:
@@ -59,7 +59,7 @@ class Votes(Game):
         votes = sum(share for share in _shares(job, context).values())
         assert isinstance(votes, Tensor)
         every = torch.arange(_TRAINED, nodes).reshape(-1, 2).T
-        counting = oriented(every, job.seed)[1].sort().values
+        counting = orient_pairs(every, job.seed)[1].sort().values
         return Played(votes[counting, 0].to(torch.float64), claim)
 
     @property

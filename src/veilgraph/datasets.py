@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
-from veilgraph.core.settings import settled
+from veilgraph.core.settings import config_errors
 from veilgraph.graph.dataset import masks_by_fractions
 from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.tables.settings import SplitFractions
@@ -45,7 +45,7 @@ def load(name: str, *, root: str | Path | None = None, seed: int = 0, **settings
         ConfigError: there is no such data set, or it is not one graph.
         DataError: a file is missing or damaged.
     """
-    with settled("load"):
+    with config_errors("load"):
         asked = DataSettings.model_validate({"dataset": name, "root": root, **settings})
     return DATASETS[name].whole(asked, seed)
 
@@ -68,7 +68,7 @@ def payments(*, seed: int = 0, **settings: object) -> Any:  # noqa: ANN401 - of 
         DataError: a bank has too few customers for the patterns.
     """
     kind = DATASETS.find("data.dataset", "payments")
-    with settled("payments"):
+    with config_errors("payments"):
         asked = kind.settings.model_validate(settings)
     return kind.world(asked, seed)
 
@@ -93,6 +93,6 @@ def split(
     if not isinstance(data.get("y"), Tensor):
         raise DataError("data.y is missing, whose nodes a split divides; give labels", key="data.y")
     rest = 1 - train - val if test is None else test
-    with settled("split"):
+    with config_errors("split"):
         fractions = SplitFractions(train=train, val=val, test=rest, seed=seed, stratify=stratify)
     return data.clone().update(masks_by_fractions(data.y, fractions, "data"))

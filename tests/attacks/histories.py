@@ -13,7 +13,7 @@ from veilgraph_node_dp.sums import pair_matrix
 from tests.paradigms.local import LEARNER, edges
 from tests.roles.local_parties import local_job, local_parties
 from veilgraph.core.secrets import system_secrets
-from veilgraph.graph.features import in_order
+from veilgraph.graph.features import reorder_nodes
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.label_publisher import LabelPublisher
 from veilgraph.privacy.ledger_files import Marks
@@ -73,7 +73,7 @@ def seen(
     with publisher_of(store, settings, graph, 1000.0, begun=False, lasting=lasting) as door:
         assert isinstance(door, SumPublisher)
         assert door.order is not None
-        room, mine = door.affordable_releases(), in_order(graph.common_part(), door.order)
+        room, mine = door.affordable_releases(), reorder_nodes(graph.common_part(), door.order)
         pairs = pair_matrix(mine.edge_index, mine.edge_weight, mine.num_nodes)
         rows = torch.eye(3, dtype=torch.float64)[door.order % 3]
         released = door.sums(rows, pairs, lambda sums: sums[:, -3:])[door.order.argsort()]

@@ -13,7 +13,7 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from tests.mpc.sessions import agreed_masks
-from veilgraph.mpc.mask import add
+from veilgraph.mpc.mask import ring_sum
 
 LOW_BITS = 10
 
@@ -23,7 +23,7 @@ def opened(values: list[Tensor], bits: int) -> Tensor:
     names = [f"holder {index}" for index in range(len(values))]
     masks = agreed_masks(names, "lowbits")
     hidden = [masks[name].hide(own, bits, "it", 0, "") for name, own in zip(names, values, strict=True)]
-    return add(hidden)
+    return ring_sum(hidden)
 
 
 def auc(scores: np.ndarray, positive: np.ndarray) -> float:

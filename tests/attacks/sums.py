@@ -10,7 +10,7 @@ from torch import Tensor
 from veilgraph_averaging.aggregation.rounds import HolderRound
 from veilgraph_averaging.aggregation.summing import Sum, SummingServer
 
-from veilgraph.audit.sealing import told_by
+from veilgraph.audit.sealing import exposed_holders
 from veilgraph.core.types import PartyId
 
 
@@ -37,7 +37,7 @@ class Seen:
 
     def _told(self, candidates: list[tuple[PartyId, Tensor]]) -> set[PartyId]:
         totals = [each.total for each in self.sums]
-        return told_by(totals, totals, candidates)
+        return exposed_holders(totals, totals, candidates)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from veilgraph.core.errors import ConfigError, DataError, LinkError, ProtocolErr
 from veilgraph.deploy.authority import Authority, revoke
 from veilgraph.deploy.certificates import install_certificate, request_certificate, sign_certificate
 from veilgraph.deploy.kit import Kit, SiteFile
-from veilgraph.deploy.part import take_list
+from veilgraph.deploy.part import accept_revocation_list
 from veilgraph.deploy.revocation import LIST_FILE, accept_newer, install_list, installed_list
 from veilgraph.link import identity as lists
 from veilgraph.link.identity import MAX_LIST_BYTES, Identity, RevocationList
@@ -283,14 +283,14 @@ def test_a_peers_list_that_cannot_be_kept_ends_the_session_with_that_peer(consor
     shop = kit(consortium, "shop")
     first, _ = revoke(authority(consortium), None, NOW)
     second, _ = revoke(authority(consortium), "bank", NOW)
-    take_list(shop, "B", b"")
-    take_list(shop, "B", first.pem)
+    accept_revocation_list(shop, "B", b"")
+    accept_revocation_list(shop, "B", first.pem)
     assert installed_list(shop.path) == first
     file = shop.path / "startup" / LIST_FILE
     file.write_bytes(b"damaged")
     for shown in (b"no list", second.pem):  # the peer's is none; ours is none
         with pytest.raises(LinkError):
-            take_list(shop, "B", shown)
+            accept_revocation_list(shop, "B", shown)
     assert file.read_bytes() == b"damaged"
 
 
@@ -301,7 +301,7 @@ def test_a_list_reaches_a_site_through_any_peer(consortium: Path, stolen: Kit) -
     assert server.revocation_list_pem == made.pem
     assert shop.identity().revocation_list_pem == b""
     for shown in (b"", server.revocation_list_pem, crl(consortium, 0)):  # an older one is not taken
-        take_list(shop, "server", shown)
+        accept_revocation_list(shop, "server", shown)
     assert shop.identity().revoked == made
     assert "was revoked" in str(handshake(stolen.identity(), shop.identity())[1])
 

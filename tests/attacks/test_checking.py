@@ -24,7 +24,7 @@ from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.consent import Entry, Journal, utc_now
 from veilgraph.protocol.limits import REASON_CHARACTERS
 from veilgraph.runtime.launch import site as checking
-from veilgraph.runtime.launch.site import Checked, take_part
+from veilgraph.runtime.launch.site import CheckAnswer, take_part
 from veilgraph.runtime.store.run_directory import RunDirectory
 
 
@@ -133,7 +133,7 @@ def test_an_answer_is_the_first_message_of_the_job(bank: Asked, change: Any) -> 
     assert bool(checked.refuses) == (change not in (_as_it_is, _asks))
     assert checked.waits == (change is _asks)
     assert (len(checked.refuses) == REASON_CHARACTERS) == (change is _in_many_words)
-    assert set(Checked.model_fields) == {"version", "job", "refuses", "waits", "unsaid"}
+    assert set(CheckAnswer.model_fields) == {"version", "job", "refuses", "waits", "unsaid"}
 
 
 def test_a_check_makes_counts_and_asks_nothing(bank: Asked) -> None:
@@ -184,7 +184,7 @@ def test_a_fault_of_a_table_is_one_bit_and_the_same_for_every_job(
 ) -> None:
     bank.table(*FAULTS[fault])
     for changes in JOBS.values():
-        assert bank.answer(job(**changes)) == Checked.withheld()
+        assert bank.answer(job(**changes)) == CheckAnswer.withheld()
         assert FAULTS[fault][0] in caplog.text, "its operator sees where"
         caplog.clear()
 
@@ -222,7 +222,7 @@ def test_a_party_that_forbids_checks_looks_at_nothing(bank: Asked, monkeypatch: 
     _used_up(bank)
     bank.says(limits={"allow_check": False}, consent={"approval": "ask", "jobs": 1})
     bank.table("nodes.csv", "")
-    for look in ("occupied", "describe_party", "Consent", "kept_identity", "split_by_labels"):
+    for look in ("why_occupied", "describe_party", "Consent", "kept_identity", "split_by_labels"):
         monkeypatch.setattr(checking, look, lambda *_, **__: pytest.fail("it looked"))
     (only,) = {bank.answer(job(**changes)) for changes in JOBS.values()}
     assert not only.job, "a hash of the settings answers whoever guesses them"
@@ -249,10 +249,10 @@ def test_a_job_that_is_none_for_this_site_is_told_nothing(
     bank: Asked, which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the server could have one started only if an administrator signed it."""
-    for look in ("own_organisation", "occupied", "describe_party"):
+    for look in ("own_organisation", "why_occupied", "describe_party"):
         monkeypatch.setattr(checking, look, lambda *_, **__: pytest.fail("it looked"))
     before = bank.files()
-    assert bank.answer(HOSTILE[which]) == Checked.withheld()
+    assert bank.answer(HOSTILE[which]) == CheckAnswer.withheld()
     assert bank.files() == before
 
 
@@ -260,7 +260,7 @@ def test_a_site_that_joined_without_a_current_list_says_so_in_its_own_log(
     bank: Asked, caplog: pytest.LogCaptureFixture
 ) -> None:
     bank.kit.prepare(SiteFile(party_file=bank.file, runs=bank.kit.site.runs, current_list=True))
-    assert bank.answer(job()) == Checked.withheld()
+    assert bank.answer(job()) == CheckAnswer.withheld()
     assert "--current-list" in caplog.text
 
 
@@ -271,7 +271,7 @@ def test_what_breaks_inside_is_told_to_nobody(
         raise RuntimeError(SECRET)
 
     monkeypatch.setattr(checking, "describe_party", breaks)
-    assert bank.answer(job()) == Checked.withheld()
+    assert bank.answer(job()) == CheckAnswer.withheld()
     assert SECRET in caplog.text
 
 
@@ -294,7 +294,7 @@ GARBAGE: tuple[object, ...] = (
 
 @pytest.mark.parametrize("said", GARBAGE, ids=lambda said: repr(said)[:40])
 def test_what_is_no_answer_is_none(said: object) -> None:
-    assert read_checked(said) == Checked.withheld()
+    assert read_checked(said) == CheckAnswer.withheld()
 
 
 def test_an_answer_is_read() -> None:

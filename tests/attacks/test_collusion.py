@@ -13,7 +13,7 @@ from tests.mpc.sessions import Embedded, embed_session, fixed_secrets
 from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
-from veilgraph.mpc.mask import PairwiseMasks, add
+from veilgraph.mpc.mask import PairwiseMasks, ring_sum
 from veilgraph.mpc.product import Direction, operand_mask_name, row_blocks, static_mask_name
 from veilgraph.mpc.ring import rounded
 from veilgraph.paradigms.vertical.network import InitialSettings
@@ -123,8 +123,8 @@ def test_the_server_and_one_of_more_holders_have_the_sum_of_the_others_and_no_si
             rest = ~found.gradient(victim, step).any(dim=1)
             assert int((each[rest] == 0).sum()) == 0, "rows without a gradient must not show"
             assert abs(float((each[rest] < 0).double().mean()) - 0.5) < 0.2
-        total = add([found.gradient(victim, step) for victim in found.names[1:]])
-        assert torch.equal(add(list(opened.values())), total)
+        total = ring_sum([found.gradient(victim, step) for victim in found.names[1:]])
+        assert torch.equal(ring_sum(list(opened.values())), total)
 
 
 @pytest.mark.parametrize("block_bytes", [1 << 25, 8 * 6 * 8], ids=["one block", "blocks"])

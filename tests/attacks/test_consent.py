@@ -168,7 +168,7 @@ def test_one_job_more_than_consented_to(sites: Sites, limits: str, monkeypatch: 
     sites.submit(job(), "predict")
     sites.submit(job("other"))
     if limits == "off":  # the control: what refuses is the count
-        monkeypatch.setattr(consents, "used_up", lambda *_: "")
+        monkeypatch.setattr(consents, "limit_reached", lambda *_: "")
         sites.submit(job("more"))
         return
     for work, name in (("predict", "job"), ("align", "more"), ("align", "other"), ("train", "other")):
@@ -327,7 +327,7 @@ def consent_to(folder: Path, asked: JobRequest | None = None, **settings: Any) -
 
 @pytest.mark.parametrize("lock", ["held", "not held"])
 def test_two_jobs_at_once_for_one_place(tmp_path: Path, lock: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    both, used_up = threading.Barrier(2), consents.used_up
+    both, used_up = threading.Barrier(2), consents.limit_reached
 
     def judged(*args: Any) -> str:
         found = used_up(*args)
@@ -335,7 +335,7 @@ def test_two_jobs_at_once_for_one_place(tmp_path: Path, lock: str, monkeypatch: 
             both.wait(0.2 if lock == "held" else 20)
         return found
 
-    monkeypatch.setattr(consents, "used_up", judged)
+    monkeypatch.setattr(consents, "limit_reached", judged)
     if lock == "not held":
         monkeypatch.setattr("veilgraph.protocol.consent.fcntl.flock", lambda *_: None)
 

@@ -169,7 +169,7 @@ def test_leave_is_the_dealers_who_has_no_party_file(
     key: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(joining, "last_ended", lambda kit, *_: pytest.fail(f"{kit.name} joined"))
+    monkeypatch.setattr(joining, "await_earlier_processes", lambda kit, *_: pytest.fail(f"{kit.name} joined"))
     file = tmp_path / "party.yaml" if name == DEALER else None
     with refused(ConfigError, key=key) as caught:
         join(kits[name], file, None, report=lambda line: None, **options)

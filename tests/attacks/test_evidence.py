@@ -318,7 +318,7 @@ EDITS: dict[str, tuple[Callable[[list[bytes]], Any], str]] = {
 def heads_unchecked() -> Iterator[None]:
     """As if whoever changes evidence had made all heads and numbers anew."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("veilgraph.runtime.store.records.difference", lambda *_: "")
+        patch.setattr("veilgraph.runtime.store.records.fault_of_records", lambda *_: "")
         yield
 
 

@@ -401,7 +401,7 @@ def test_kits_are_private_and_wide_ones_do_not_join(tmp_path: Path) -> None:
 
     def joining(runs: Path | None) -> str:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("veilgraph.deploy.join.last_ended", None)  # nothing is to be started
+            patch.setattr("veilgraph.deploy.join.await_earlier_processes", None)  # nothing is to be started
             with pytest.raises(RunError) as refused:
                 join(server, None, runs, report=lambda line: None)
         return str(refused.value)

@@ -20,7 +20,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.view import Message
-from veilgraph.mpc.mask import SLACK_BITS, SecretRounding, add
+from veilgraph.mpc.mask import SLACK_BITS, SecretRounding, ring_sum
 from veilgraph.nn.combine import CombineSettings, build_combine
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.protocol.cut import WEIGHT_BITS
@@ -145,7 +145,7 @@ def test_zeros_stay_and_a_value_is_always_moved_alike() -> None:
     zeros = torch.zeros_like(values)
 
     def total(step: int, first: Tensor) -> Tensor:
-        return add([masks["A"].hide(first, BITS, "it", step, ""), masks["B"].hide(zeros, BITS, "it", step, "")])
+        return ring_sum([masks["A"].hide(first, BITS, "it", step, ""), masks["B"].hide(zeros, BITS, "it", step, "")])
 
     assert int(total(0, zeros).abs().max()) == 0
     assert torch.equal(total(1, values), total(2, values))
@@ -153,7 +153,7 @@ def test_zeros_stay_and_a_value_is_always_moved_alike() -> None:
     plain = (values.double() * 2.0**BITS).round().to(torch.int64)
     assert float((total(5, values) != plain).double().mean()) > 0.9
     other = agreed_masks(["A", "B"], "another key")
-    different = add([other[name].hide(each, BITS, "it", 1, "") for name, each in (("A", values), ("B", zeros))])
+    different = ring_sum([other[name].hide(each, BITS, "it", 1, "") for name, each in (("A", values), ("B", zeros))])
     assert not torch.equal(different, total(1, values))
 
 
@@ -172,7 +172,7 @@ def sums(messages: Iterable[Message], holders: Iterable[PartyId]) -> dict[tuple[
         if message.tag.kind in (Kind.MASKED, Kind.MASKED_GRADIENT):
             pieces[message.tag, message.receiver == SERVER][message.sender] = message.tensor
     complete = set(holders)
-    return {place: add(sent.values()) for place, sent in pieces.items() if set(sent) <= complete and len(sent) > 1}
+    return {place: ring_sum(sent.values()) for place, sent in pieces.items() if set(sent) <= complete and len(sent) > 1}
 
 
 def evenness(totals: Iterable[Tensor]) -> float:

@@ -199,7 +199,7 @@ def test_the_attack_succeeds_where_nobodys_leave_is_asked(
 ) -> None:
     """The positive control."""
     run = Path(shutil.copytree(vertical[1], tmp_path / "run"))
-    monkeypatch.setattr(resumption, "check_leave", lambda restarts, without, what: None)
+    monkeypatch.setattr(resumption, "check_restart_allowed", lambda restarts, without, what: None)
     with lying([]):
         assert resume(run).summary["started_at"] == 0
 

@@ -295,7 +295,9 @@ def test_all_that_was_ever_sent_sent_again_changes_nothing(net: Network) -> None
 def test_a_hello_of_another_job_is_none_of_this(bound: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not bound:
         monkeypatch.setattr(channels, "job_digest", lambda session: bytes(32))
-        monkeypatch.setattr(channels, "signed_bytes", lambda *parts: channels.joined(parts[0].encode(), parts[3]))
+        monkeypatch.setattr(
+            channels, "signed_bytes", lambda *parts: channels.length_prefixed(parts[0].encode(), parts[3])
+        )
     old = Channel(IDENTITIES["B"], "B", "A", ChannelContext("old", ("A", "B")))
     ours, theirs = (
         Channel(IDENTITIES[one], one, other, ChannelContext("new", ("A", "B")))
@@ -315,7 +317,9 @@ def test_a_hello_of_another_job_is_none_of_this(bound: bool, monkeypatch: pytest
 def test_a_hello_that_the_server_made_for_c_is_none_for_a(bound: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """C passes on what it was sent itself: A would have keys with nobody, and refuse the true hello afterwards."""
     if not bound:
-        monkeypatch.setattr(channels, "signed_bytes", lambda *parts: channels.joined(parts[0].encode(), parts[3]))
+        monkeypatch.setattr(
+            channels, "signed_bytes", lambda *parts: channels.length_prefixed(parts[0].encode(), parts[3])
+        )
     session = ChannelContext("job", ("A", "C", SERVER))
     ours = Channel(IDENTITIES["A"], "A", SERVER, session)
     to_c, to_us = (Channel(IDENTITIES[SERVER], SERVER, receiver, session) for receiver in ("C", "A"))

@@ -24,7 +24,7 @@ from tests.link.certificates import NOW
 from tests.link.hostile_broker import Hand, HostileBroker
 from veilgraph.core.errors import LinkTimeout, ProtocolError
 from veilgraph.core.types import Kind, Tag
-from veilgraph.deploy.asking import Asking
+from veilgraph.deploy.asking import AdministratorConnection
 from veilgraph.deploy.request import Answer, Request, expiry
 from veilgraph.deploy.supervisor import Site, Supervisor
 from veilgraph.link.channel import HEAD_BYTES, Channel, ChannelContext, FrameKind
@@ -258,7 +258,7 @@ def test_an_answer_to_a_first_request_is_none_to_a_second(kits: Kits) -> None:
         return []
 
     there = HostileBroker(kits, hand)
-    with closing(Asking(OPS, "cards", kits.identities[OPS], there.brokers(OPS))) as ops:
+    with closing(AdministratorConnection(OPS, "cards", kits.identities[OPS], there.brokers(OPS))) as ops:
         assert set(ops.ask(["A"], 5.0, ask="status")) == {"A"}, "the control"
         replays = True
         assert ops.ask(["A"], 1.0, ask="status") == {}
@@ -293,7 +293,7 @@ def test_a_site_whose_word_is_of_another_form_has_not_answered(kits: Kits, conte
         return []
 
     there = HostileBroker(kits, hand)
-    with closing(Asking(OPS, "cards", kits.identities[OPS], there.brokers(OPS))) as ops:
+    with closing(AdministratorConnection(OPS, "cards", kits.identities[OPS], there.brokers(OPS))) as ops:
         assert ops.jobs(["A"], 5.0) == ({"A": []} if content == {"jobs": []} else {})
     there.close()
 

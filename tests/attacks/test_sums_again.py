@@ -25,7 +25,7 @@ from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.runtime.launch.jobs import predict, resume, train
-from veilgraph.runtime.launch.site import mark
+from veilgraph.runtime.launch.site import repeat_mark
 from veilgraph.runtime.store.checkpoints import Checkpoints
 
 LATE = "D"
@@ -395,8 +395,8 @@ def test_a_kill_beside_the_record_neither_shows_nor_stops_anything(
 def test_a_job_whose_sums_may_lack_somebody_draws_anew_when_it_is_repeated() -> None:
     """A second job of the same seed over the same tables would make the same sums, over other survivors."""
     everybody = job({"averaging": {"threshold": len(NAMES)}})
-    assert mark(bytes(32), SETTINGS, None) == ""
-    assert mark(bytes(32), everybody, None)
+    assert repeat_mark(bytes(32), SETTINGS, None) == ""
+    assert repeat_mark(bytes(32), everybody, None)
 
 
 def test_a_record_is_kept_where_somebody_may_be_missing_alone(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.paradigms.perturbed import PRIVATE, brought
 from tests.paradigms.perturbed import holders as own_nodes
 from tests.paradigms.runs import saved_job
 from tests.roles.federation import Settings, small_job, small_parties
-from veilgraph.audit.sealing import audit_beside
+from veilgraph.audit.sealing import compare_sessions
 from veilgraph.core.errors import ConfigError, ProtocolError, RunError
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -48,7 +48,7 @@ def test_two_clean_runs_have_nothing_in_common(pair: tuple[Path, Path], tmp_path
     assert "2 sessions held against each other: no repetitions" in result.stdout
     copy = shutil.copytree(one, tmp_path / "copy")
     predict(copy)
-    sessions, found = audit_beside([one, copy])
+    sessions, found = compare_sessions([one, copy])
     assert [each.name for each in sessions] == ["one, session 0 (train)", "copy, session 1 (predict)"]  # and no more
     assert found == []
 
@@ -61,7 +61,7 @@ def test_a_round_made_again_with_other_survivors_is_found(tmp_path: Path, monkey
     with dropping_out({"B": {sums_of(2)[0]: 1}}), cut_at(2), pytest.raises((CutError, ProtocolError)):
         recorded(settings, run)
     resume(run)
-    sessions, found = audit_beside([run, run])
+    sessions, found = compare_sessions([run, run])
     assert len(sessions) == 2
     assert any(each.what == "MASKED: two sums differ by the values of B" for each in found)
     result = veilgraph("audit", run, "--beside", run, "--json")
@@ -74,7 +74,7 @@ def test_a_resumed_run_beside_itself_is_clean(tmp_path: Path) -> None:
     with cut_at(2), pytest.raises(CutError):
         recorded(settings, tmp_path / "run")
     resume(tmp_path / "run")
-    sessions, found = audit_beside([tmp_path / "run", tmp_path / "run"])
+    sessions, found = compare_sessions([tmp_path / "run", tmp_path / "run"])
     assert (len(sessions), found) == (2, [])
 
 
@@ -87,7 +87,7 @@ def test_embeddings_beside_private_labels_are_in_the_clear_and_no_releases(tmp_p
     one = recorded(settings, tmp_path / "one")
     edges = torch.cat([graphs[1].edge_index, torch.tensor([[0, 1], [1, 0]])], dim=1)
     brought(tmp_path / "data", [graphs[0], replace(graphs[1], edge_index=edges)])
-    assert audit_beside([one, recorded(settings, tmp_path / "other")])[1] == []
+    assert compare_sessions([one, recorded(settings, tmp_path / "other")])[1] == []
 
 
 def test_what_cannot_be_compared_is_one_clear_error(pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -95,11 +95,11 @@ def test_what_cannot_be_compared_is_one_clear_error(pair: tuple[Path, Path], tmp
     three = recorded(small_job(3, SHORT, {"data": {"dataset": "synthetic"}}), tmp_path / "three")
     bare = train(small_job(2, SHORT), tmp_path / "bare", parties=small_parties(2)).path
     with refused(ConfigError, key="--beside"):
-        audit_beside([one, three])
+        compare_sessions([one, three])
     with refused(ConfigError, key="--beside"):
-        audit_beside([one, one])
+        compare_sessions([one, one])
     with refused(RunError, key=bare):
-        audit_beside([one, bare])
+        compare_sessions([one, bare])
     for options in (["--seed", "1"], ["--attack", "uniformity"], ["--limit", "link-similarity=0.9"], ["--details"]):
         assert "mounts no attack; leave the other options out" in one_error(
             veilgraph("audit", one, "--beside", other, *options)

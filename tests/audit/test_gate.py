@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from veilgraph.audit.attack import ATTACKS
 from veilgraph.audit.audit import AuditPlan, audit
-from veilgraph.audit.finding import CLIENT, Finding, Outcome, measured
+from veilgraph.audit.finding import CLIENT, Finding, Outcome, measure_outcome
 from veilgraph.audit.statistics import Interval
 from veilgraph.cli import app
 from veilgraph.core.errors import DataError
@@ -69,7 +69,7 @@ def finding_of(attacked: Outcome, level: float = 0.01) -> Finding:
     return Finding(
         *("server", "B", "edges", "link-similarity", "of a test"),
         permitted=True,
-        **measured(attacked, seed=0, level=level),
+        **measure_outcome(attacked, seed=0, level=level),
     )
 
 

@@ -17,7 +17,7 @@ from tests.errors import refused
 from tests.paradigms.sealed.private import noise_from
 from tests.roles.federation import Settings, merge
 from veilgraph.audit.audit import AuditPlan, audit
-from veilgraph.audit.epsilon import voted
+from veilgraph.audit.epsilon import vote_scores
 from veilgraph.audit.finding import AuditResult, Finding
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.tensor_file import load_tensors, save_tensors
@@ -297,13 +297,13 @@ def test_sparse_rows_are_copied_as_dense_ones_are(sparse: bool, tmp_path: Path) 
 def test_scores_of_classes_and_of_probabilities() -> None:
     places = torch.tensor([[0, 4], [1, 4], [2, 4], [3, 5]])
     classes = torch.eye(3)[torch.tensor([1, 0, 2, 0, 1, 0])]
-    assert voted(classes, places, classes=True).tolist() == [3, 0, 1, 2]
+    assert vote_scores(classes, places, classes=True).tolist() == [3, 0, 1, 2]
     softened = classes * 0.8 + 0.2 / 3
-    scores = voted(softened, places, classes=False)
+    scores = vote_scores(softened, places, classes=False)
     assert scores[0] > 0 > max(scores[1], scores[2])
     assert scores[3] == pytest.approx(scores[0])
     with refused(DataError, key="output", value="classes"):
-        voted(classes[:2], torch.tensor([[0, 1], [0, 1]]), classes=True)
+        vote_scores(classes[:2], torch.tensor([[0, 1], [0, 1]]), classes=True)
 
 
 def test_so_many_that_no_node_is_left_to_copy_are_refused(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from veilgraph.core.files import locked
 from veilgraph.deploy import control, demo
 from veilgraph.deploy.demo import free_port
 from veilgraph.deploy.failures import Failure
-from veilgraph.deploy.join import JobNews, tell_waiting
+from veilgraph.deploy.join import JobNews, report_waiting_jobs
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.progress import Outcome, Word
+from veilgraph.deploy.progress import JobReport, Outcome
 from veilgraph.deploy.project import read_project
 from veilgraph.link import identity as private_key
 from veilgraph.protocol.consent import JobRequest, Journal, waiting
@@ -195,9 +195,9 @@ def test_status_says_who_deals_and_who_is_there(kits: Path, monkeypatch: pytest.
 
 
 def test_the_status_of_a_running_job_says_how_far_it_is(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def word(job: str, **more: Any) -> Word:
+    def word(job: str, **more: Any) -> JobReport:
         told: dict[str, Any] = {"name": "fraud", "state": "running", "submitted": 1.0} | more
-        return Word(job=job * 32, **told)
+        return JobReport(job=job * 32, **told)
 
     said = {
         "localhost": [word("1", epoch=10, epochs=40, says="shop waits for a person"), word("2", submitted=2.0)],
@@ -423,8 +423,8 @@ def test_the_person_at_a_site_sees_and_answers(kits: Path, monkeypatch: pytest.M
         assert (one["job"], one["work"], one["settings"]["name"]) == ("3f2a", "predict", "job")
         assert "output-embeddings" in one["reveals"]
         said_by_join: list[str] = []
-        told = tell_waiting(Kit.open(kits / "shop"), frozenset(), said_by_join.append)
-        assert tell_waiting(Kit.open(kits / "shop"), told, said_by_join.append) == told
+        told = report_waiting_jobs(Kit.open(kits / "shop"), frozenset(), said_by_join.append)
+        assert report_waiting_jobs(Kit.open(kits / "shop"), told, said_by_join.append) == told
         assert said_by_join == [
             f"job (predict) waits for approval: veilgraph net consent approve 3f2a --kit {kits / 'shop'}"
         ], "each once"

@@ -25,13 +25,13 @@ from veilgraph.comparison.figures import Scored, estimates, figures
 from veilgraph.comparison.study import Numbers, Study, compare_job
 from veilgraph.comparison.ways import boosting, logistic, ways
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.graph.partition import isolate, pool
+from veilgraph.graph.partition import holder_alone, pool
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.paradigms.sealed.inputs import own_data
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import sealed
-from veilgraph.paradigms.sealed.stacking import fitted
-from veilgraph.paradigms.sealed.twin import chosen_twin, in_one_place, trained_twin
+from veilgraph.paradigms.sealed.stacking import fit_stacking
+from veilgraph.paradigms.sealed.twin import chosen_twin, train_plain, trained_twin
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.paradigm import paradigm_of
@@ -235,11 +235,13 @@ def test_a_sealed_job_is_compared_with_its_twin_on_one_graph() -> None:
     likely = trained_twin(like, [everything]).predict()
     assert likely is not None
     logits = logits_of(likely)
-    assert torch.equal(result.output, fitted(logits, everything).logits(logits, everything))
+    assert torch.equal(result.output, fit_stacking(logits, everything).logits(logits, everything))
     assert result.summary["best_epoch"] == 3
     alone = paradigm_of(job).baselines.alone(inputs, "B", lambda records: None)
     assert alone is not None
-    assert torch.equal(alone.output, in_one_place(job, isolate(inputs.graphs, "B", "A"), lambda records: None).output)
+    assert torch.equal(
+        alone.output, train_plain(job, holder_alone(inputs.graphs, "B", "A"), lambda records: None).output
+    )
 
 
 def signalled(nodes: int = 400) -> PartyGraph:

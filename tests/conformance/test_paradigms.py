@@ -17,7 +17,7 @@ from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork, parts_of
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.union.settings import union
-from veilgraph.paradigms.union.twin import begun
+from veilgraph.paradigms.union.twin import begin_program
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.runtime.store.run_directory import RunDirectory
@@ -131,7 +131,7 @@ class TestUnion(ParadigmConformance):
     def twin(self, run: RunDirectory) -> Tensor | None:
         job = union(run.settings)
         inputs = PARADIGMS["union"].data.load(job)
-        program = begun(job, inputs.graphs, inputs.ids)
+        program = begin_program(job, inputs.graphs, inputs.ids)
         for step in range(job.train.epochs):
             program.step(step)
         found = program.predict()

@@ -27,7 +27,7 @@ from veilgraph.protocol.limits import (
 )
 from veilgraph.protocol.messages import TO_SERVER, MessageSpec, Revelation, all_revelations
 from veilgraph.protocol.paradigm import PARADIGMS, paradigm_of
-from veilgraph.runtime.store.lifetime import without
+from veilgraph.runtime.store.lifetime import holders_without_ledger
 
 DEFAULT = {"initial-embeddings", "embedding-sums", "output-embeddings", "training-rows"}
 
@@ -575,8 +575,8 @@ def test_an_epsilon_of_0_is_nothing_without_its_delta_either() -> None:
         said = refusal(limits, settings, "A", 100, epsilon=epsilon)
         assert said is not None
         assert said.startswith(reason)
-    assert without(settings, ["B"]) == ["A"], "it pays from a ledger all the same"
-    assert without(settings, ["A", "B"]) == []
+    assert holders_without_ledger(settings, ["B"]) == ["A"], "it pays from a ledger all the same"
+    assert holders_without_ledger(settings, ["A", "B"]) == []
     asked = LimitSettings(leakage=tuple(all_revelations()), max_epsilon=1, **about.EDGES)
     assert (refusal(asked, trained(), "A", epsilon=0) or "").startswith("limits.epsilon_unit=edge and the job's ε is")
 

@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from veilgraph.core.threads import made_once
+from veilgraph.core.threads import locked_cache
 
 
 def test_threads_share_one_result() -> None:
     made = list[int]()
 
-    @made_once(maxsize=4)
+    @locked_cache(maxsize=4)
     def slow(number: int) -> object:
         made.append(number)
         time.sleep(0.05)
@@ -32,7 +32,7 @@ def test_threads_share_one_result() -> None:
 
 
 def test_one_may_ask_for_another_and_an_error_is_not_kept() -> None:
-    @made_once(maxsize=4)
+    @locked_cache(maxsize=4)
     def factorial(number: int) -> int:
         if number < 0:
             raise LookupError

@@ -16,7 +16,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.nn.local.model import LOCAL_MODELS
 from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.protocol.job import write_job
-from veilgraph.protocol.job_file import JOBS, parse_chosen, parse_job, read_job
+from veilgraph.protocol.job_file import JOBS, parse_job, parse_with_choices, read_job
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.preset import AUTO, PAPER, Choice, resolved
 from veilgraph.samples.shipped import with_overrides
@@ -82,7 +82,7 @@ def said(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 @pytest.mark.parametrize("kind", VALID)
 def test_a_valid_job_stays_valid_and_says_what_it_said(kind: str) -> None:
     parse_job({**VALID[kind], "preset": PAPER})
-    job, choices = parse_chosen({**VALID[kind], "preset": AUTO})
+    job, choices = parse_with_choices({**VALID[kind], "preset": AUTO})
     for choice in choices:
         assert choice.key not in said(VALID[kind])
         assert at(job, choice.key) == choice.value
@@ -94,8 +94,8 @@ def test_a_valid_job_stays_valid_and_says_what_it_said(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", VALID)
 def test_paper_chooses_nothing_and_auto_nothing_else_than_it_says(kind: str) -> None:
-    paper, nothing = parse_chosen({**VALID[kind], "preset": PAPER})
-    auto, choices = parse_chosen({**VALID[kind], "preset": AUTO})
+    paper, nothing = parse_with_choices({**VALID[kind], "preset": PAPER})
+    auto, choices = parse_with_choices({**VALID[kind], "preset": AUTO})
     assert nothing == []
     changed = {"preset": AUTO, **{choice.key: choice.value for choice in choices}}
     as_paper = said(paper.model_dump(mode="json"))
@@ -123,16 +123,16 @@ def test_a_stored_job_read_again_is_the_same_job(kind: str, tmp_path: Path) -> N
     assert again == job
     assert again.hash() == job.hash()
     content = yaml.safe_load((tmp_path / "job.yaml").read_text(encoding="utf-8"))
-    assert parse_chosen(content)[1] == []
+    assert parse_with_choices(content)[1] == []
 
 
 def test_what_perturbs_leaves_all_as_it_is() -> None:
     for kind in ("node-dp", "node-dp, edges", "node-dp, labels"):
-        assert parse_chosen({**VALID[kind], "preset": AUTO})[1] == [], kind
+        assert parse_with_choices({**VALID[kind], "preset": AUTO})[1] == [], kind
 
 
 def keys(job: dict[str, Any]) -> set[str]:
-    return {choice.key for choice in parse_chosen({**job, "preset": AUTO})[1]}
+    return {choice.key for choice in parse_with_choices({**job, "preset": AUTO})[1]}
 
 
 def test_large_steps_on_w_are_for_rows_that_sum_to_one() -> None:

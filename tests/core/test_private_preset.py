@@ -10,7 +10,7 @@ from tests import nightly
 from tests.errors import refused
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError
-from veilgraph.protocol.job_file import parse_chosen
+from veilgraph.protocol.job_file import parse_with_choices
 
 GIVEN: Settings = {
     "paradigm": "averaging",
@@ -21,7 +21,7 @@ GIVEN: Settings = {
 
 
 def auto(*changes: Settings) -> AveragingJob:
-    return averaging(parse_chosen(merge(GIVEN, *changes))[0])
+    return averaging(parse_with_choices(merge(GIVEN, *changes))[0])
 
 
 def privacy(**said: object) -> Settings:
@@ -29,7 +29,7 @@ def privacy(**said: object) -> Settings:
 
 
 def test_a_job_that_says_an_epsilon_and_a_batch_alone_is_whole() -> None:
-    job, chosen = auto(), {each.key: each.value for each in parse_chosen(GIVEN)[1]}
+    job, chosen = auto(), {each.key: each.value for each in parse_with_choices(GIVEN)[1]}
     assert job.averaging.privacy is not None
     assert job.averaging.at_home is not None
     assert job.averaging.privacy.sampling_rate == 1
@@ -37,7 +37,7 @@ def test_a_job_that_says_an_epsilon_and_a_batch_alone_is_whole() -> None:
     assert job.averaging.rule.model_dump() == {"name": "fedsgd", "momentum": MOMENTUM}
     assert (job.train.epochs, job.train.select_by, job.train.patience) == (ROUNDS, "last", None)
     assert chosen["train.learning_rate"] == job.train.learning_rate
-    assert parse_chosen(job.model_dump(mode="json"))[0].hash() == job.hash()
+    assert parse_with_choices(job.model_dump(mode="json"))[0].hash() == job.hash()
 
 
 def test_with_less_noise_of_each_the_rate_is_larger_by_as_much() -> None:
@@ -113,13 +113,13 @@ WRONG: dict[str, tuple[Settings, str]] = {
 def test_what_is_wrong_with_a_job_is_said_and_not_what_would_have_been_chosen(changes: Settings, key: str) -> None:
     said: dict[str, Any] = merge(GIVEN, changes)
     with refused(ConfigError, key=key):
-        parse_chosen(said)
+        parse_with_choices(said)
 
 
 def test_of_two_errors_the_one_that_choices_leave_is_said() -> None:
     """By itself the job breaks other rules too, which the preset would have kept."""
     wrong: Settings = merge(GIVEN, {"model": {"local": {"model": "gcn", "hops": 0}}})
     with refused(ConfigError, key="averaging.rule.name"):
-        parse_chosen({**wrong, "preset": "paper", "data": {**wrong["data"], "stratify": False}})
+        parse_with_choices({**wrong, "preset": "paper", "data": {**wrong["data"], "stratify": False}})
     with refused(ConfigError, key="model.local.model"):
-        parse_chosen(wrong)
+        parse_with_choices(wrong)

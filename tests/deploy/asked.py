@@ -14,7 +14,7 @@ from veilgraph.deploy.kit import Kit, SiteFile
 from veilgraph.deploy.request import Request
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.runtime.launch.site import Checked
+from veilgraph.runtime.launch.site import CheckAnswer
 
 JOB_ID = "a" * 32
 NODES = "id,income,fraud\n" + "".join(f"c{n},{n * 1.5},{'yes' if n % 3 else 'no'}\n" for n in range(30))
@@ -56,7 +56,7 @@ class Asked:
     def table(self, name: str, text: str) -> None:
         (self.file.parent / name).write_text(text, encoding="utf-8")
 
-    def answer(self, settings: JobSettings | dict[str, Any]) -> Checked:
+    def answer(self, settings: JobSettings | dict[str, Any]) -> CheckAnswer:
         """What the process of the site replies."""
         content = settings if isinstance(settings, dict) else settings.model_dump(mode="json")
         asked = Request(

@@ -11,13 +11,13 @@ from tests.cli.commands import usage_error, veilgraph
 from tests.deploy.asked import job
 from tests.deploy.small_project import bank_and_shop
 from veilgraph.deploy import checking
-from veilgraph.deploy.checking import SiteCheck, judged
+from veilgraph.deploy.checking import SiteCheck, site_check_of
 from veilgraph.deploy.kit import Kit
 from veilgraph.protocol.agreement import PROTOCOL_VERSION
-from veilgraph.runtime.launch.site import Checked
+from veilgraph.runtime.launch.site import CheckAnswer
 
 ADMINISTRATOR = "ops@example.org"
-FINE = Checked(version=PROTOCOL_VERSION, job=job().hash())
+FINE = CheckAnswer(version=PROTOCOL_VERSION, job=job().hash())
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Kit]:
     ],
 )
 def test_what_an_answer_says(changes: dict[str, Any], state: str, said: str) -> None:
-    found = judged("bank", job(), FINE.model_copy(update=changes), 1.0)
+    found = site_check_of("bank", job(), FINE.model_copy(update=changes), 1.0)
     assert found.state == state
     assert said in found.says
     assert bool(found.says) == (state != "accepts")

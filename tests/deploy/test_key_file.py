@@ -25,7 +25,7 @@ from veilgraph.deploy.certificates import install_certificate, request_certifica
 from veilgraph.deploy.key_file import KeyFile, protect, unprotect
 from veilgraph.deploy.kit import Kit
 from veilgraph.link import identity as private_key
-from veilgraph.link.identity import PrivateKey, sealed_key
+from veilgraph.link.identity import PrivateKey, encrypt_key
 
 WORDS = b"four words of a dictionary"
 WRONG = b"four words of a dictionari"
@@ -94,10 +94,10 @@ def test_guessing_a_passphrase_costs_memory_at_every_try(key: PrivateKey, monkey
         return base64.b64decode(b"".join(pem.splitlines()[1:-1]))
 
     monkeypatch.undo()
-    sealed = sealed_key(key, WORDS)
+    sealed = encrypt_key(key, WORDS)
     assert SCRYPT in der(sealed)
     assert PBKDF2 not in der(sealed)
-    assert sealed != sealed_key(key, WORDS), "a salt of its own"
+    assert sealed != encrypt_key(key, WORDS), "a salt of its own"
     library = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(WORDS))
     assert PBKDF2 in der(library), "what the library would have written"
     assert b"\x02\x02\x40\x00\x02\x01\x08\x02\x01\x05" in der(sealed), "N = 16384, r = 8, p = 5"

@@ -14,7 +14,7 @@ from veilgraph.core.types import SERVER
 from veilgraph.deploy import submit as submitting
 from veilgraph.deploy.failures import LOST, Failure, errors_of
 from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit
-from veilgraph.deploy.progress import State, Word
+from veilgraph.deploy.progress import JobReport, State
 from veilgraph.deploy.roles import Roles
 from veilgraph.deploy.submit import cause
 from veilgraph.protocol.job_file import parse_job
@@ -86,8 +86,8 @@ def test_a_refusal_is_told_whole_whoever_is_heard_first_and_data_never() -> None
     assert "nodes.csv" not in str(error)
 
 
-def word(state: State, failure: Failure | None = None) -> Word:
-    return Word(job="0" * 32, state=state, failure=failure)
+def word(state: State, failure: Failure | None = None) -> JobReport:
+    return JobReport(job="0" * 32, state=state, failure=failure)
 
 
 def test_a_job_that_was_stopped_or_ended_well_has_no_cause() -> None:
@@ -101,7 +101,7 @@ class Unheard:
     def __init__(self) -> None:
         self.asked: list[tuple[str, tuple[str, ...], str]] = []
 
-    def jobs(self, sites: Sequence[str], _within_s: float) -> dict[str, list[Word]]:
+    def jobs(self, sites: Sequence[str], _within_s: float) -> dict[str, list[JobReport]]:
         return {site: [] for site in sites}
 
     def ask(self, sites: Sequence[str], _within_s: float, **what: Any) -> dict[str, object]:
@@ -141,14 +141,14 @@ class Busy(Unheard):
         super().ask(sites, _within_s, **what)
         return dict.fromkeys(sites, SimpleNamespace(refuses=""))
 
-    def jobs(self, sites: Sequence[str], within_s: float) -> dict[str, list[Word]]:
+    def jobs(self, sites: Sequence[str], within_s: float) -> dict[str, list[JobReport]]:
         if not self.asked:
             return super().jobs(sites, within_s)
         self.waited.append(within_s)
         late = within_s < self._takes_s[len(self.waited) - 1]
         state: State = "done" if len(self.waited) == len(self._takes_s) else "running"
         job = self.asked[0][2]
-        return {site: [Word(job=job, state=state)] for site in (sites[:1] if late else sites)}
+        return {site: [JobReport(job=job, state=state)] for site in (sites[:1] if late else sites)}
 
 
 def test_who_waits_for_a_job_waits_longer_for_busy_sites_and_no_longer_than_it_must(

@@ -31,8 +31,8 @@ from veilgraph.deploy.failures import Failure
 from veilgraph.deploy.https import MAX_HEAD_BYTES, Page
 from veilgraph.deploy.kit import Kit, SiteFile
 from veilgraph.deploy.metrics import exposed
-from veilgraph.deploy.metrics.door import Address, read_address, serving
-from veilgraph.deploy.metrics.exposed import Requests, Served, WatchedService, pages
+from veilgraph.deploy.metrics.door import Address, read_address, serve_pages
+from veilgraph.deploy.metrics.exposed import InferenceState, Requests, WatchedService, pages
 from veilgraph.deploy.metrics.site import WatchedSite
 from veilgraph.deploy.progress import DONE, STATES, STOPPED, Outcome, SiteJobs, epsilon_of, site_processes, traffic_of
 from veilgraph.deploy.site_process import STUCK_S, SiteWatch
@@ -319,7 +319,7 @@ def test_files_that_are_damaged_leave_the_rest_to_be_read(bank: Kit) -> None:
 
 
 def test_a_service_counts_as_its_log_does() -> None:
-    requests, now = Requests(), SimpleNamespace(of=Served(5.0, False, False))
+    requests, now = Requests(), SimpleNamespace(of=InferenceState(5.0, False, False))
     found = pages(WatchedService(lambda: now.of, requests))
     requests.count("/predict", 200, 0.5)
     requests.count("/predict", 200, 0.25)
@@ -331,7 +331,7 @@ def test_a_service_counts_as_its_log_does() -> None:
     assert values["veilgraph_inference_age_seconds",] == 5
     assert values["veilgraph_inference_too_old",] == values["veilgraph_inference_damaged",] == 0
     assert (found["/ready"]().status, found["/healthz"]().status) == (200, 200)
-    now.of = Served(9.0, True, True)
+    now.of = InferenceState(9.0, True, True)
     values = metrics(found["/metrics"])
     assert values["veilgraph_inference_too_old",] == values["veilgraph_inference_damaged",] == 1
     assert (found["/ready"]().status, found["/healthz"]().status) == (503, 200)
@@ -364,7 +364,9 @@ def test_what_is_no_address(text: str) -> None:
 
 @contextmanager
 def opened(**made: Callable[[], Page]) -> Iterator[Address]:
-    with serving(HERE, {f"/{name}": make for name, make in made.items()} or {"/ready": lambda: Page(b"yes\n")}) as at:
+    with serve_pages(
+        HERE, {f"/{name}": make for name, make in made.items()} or {"/ready": lambda: Page(b"yes\n")}
+    ) as at:
         yield at
 
 

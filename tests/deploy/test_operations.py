@@ -23,7 +23,7 @@ from tests.deploy.small_project import bank_and_shop
 from veilgraph.cli import app
 from veilgraph.deploy.authority import Authority, revoke
 from veilgraph.deploy.kit import SiteFile
-from veilgraph.deploy.metrics.exposed import METRICS, READY, Requests, Served, WatchedService, pages
+from veilgraph.deploy.metrics.exposed import METRICS, READY, InferenceState, Requests, WatchedService, pages
 from veilgraph.deploy.metrics.site import WatchedSite
 from veilgraph.deploy.progress import STATES, SiteJob, SiteJobs
 from veilgraph.deploy.revocation import install_list
@@ -115,7 +115,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     revoke(authority, "shop", datetime.now(UTC))
     requests = Requests()
     requests.count("/predict", 200, 0.1)
-    found = served(pages(WatchedService(lambda: Served(1.0, False, False), requests))[METRICS])
+    found = served(pages(WatchedService(lambda: InferenceState(1.0, False, False), requests))[METRICS])
     job = SiteJob("x", "scores", "running", 1.0, epoch=1, epochs=2, quiet_s=3.0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SiteJobs, "now", lambda jobs, processes: (job,))

@@ -22,7 +22,7 @@ from veilgraph.deploy.kit import Kit
 PARENT = """
 import subprocess, sys, time, os
 from veilgraph.deploy import site_process
-os.environ.update(site_process.begun_here())
+os.environ.update(site_process.parent_environment())
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True)
 print(child.pid, flush=True)
 time.sleep(60)
@@ -126,11 +126,13 @@ def test_a_start_waits_for_the_jobs_of_the_last(kit: Kit, monkeypatch: pytest.Mo
     looks: list[int] = []
 
     def waited(stopped: threading.Event) -> bool:
-        return starting.last_ended(kit, stopped, lambda: looks.append(1), lambda line: told.append(str(line)))
+        return starting.await_earlier_processes(
+            kit, stopped, lambda: looks.append(1), lambda line: told.append(str(line))
+        )
 
     assert waited(threading.Event())
     assert not told, "there was no last start"
-    with starting.alive(kit) as held:
+    with starting.lock_kit(kit) as held:
         job = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], pass_fds=[held])
     begun.pids.append(job.pid)
     with refused(RunError, code="last-start", party="bank"):

@@ -12,7 +12,7 @@ from tests.errors import refused
 from tests.link.certificates import DAY, NOW, Project
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.deploy.request import VALID_S, Answer, Request, expiry, read_answer, read_request
-from veilgraph.link.channel import joined
+from veilgraph.link.channel import length_prefixed
 from veilgraph.link.identity import ADMINISTRATOR, Identity, Trust
 
 PROJECT, OTHER = Project(), Project()
@@ -30,7 +30,7 @@ def read(message: bytes | memoryview, now=NOW, site: str = "bank", project: str 
 
 
 def enveloped(body: bytes, signer: Identity = OPS, magic: bytes = b"VREQ") -> bytes:
-    parts = body, signer.certificate_pem, signer.sign(joined(magic, body))
+    parts = body, signer.certificate_pem, signer.sign(length_prefixed(magic, body))
     return struct.pack("<4sIII", magic, *map(len, parts)) + b"".join(parts)
 
 

@@ -25,13 +25,13 @@ from veilgraph.deploy import https as connections
 from veilgraph.deploy.https import (
     MAX_BY_ADDRESS,
     MAX_CONNECTIONS,
-    Door,
+    HttpServer,
     make_token_file,
     read_token,
     server_tls,
 )
 from veilgraph.deploy.metrics.door import read_address
-from veilgraph.deploy.serve import MAX_BODY_BYTES, MAX_IDS, NewestInference, create_routes, logged, serve
+from veilgraph.deploy.serve import MAX_BODY_BYTES, MAX_IDS, NewestInference, create_routes, request_logger, serve
 from veilgraph.graph.party import pack_ids
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Predicted
@@ -137,7 +137,7 @@ def running(service):
 def started(pair, run, **options):
     lines: list[str] = []
     routes = create_routes(NewestInference(run, lines.append), TOKEN, **options)
-    door = Door(routes, server_tls(*pair), logged(lines.append))
+    door = HttpServer(routes, server_tls(*pair), request_logger(lines.append))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=door.run, args=(listener,))
         thread.start()

@@ -18,11 +18,11 @@ import pytest
 from tests.link.brokers import PROJECT, Broker, Kits, needs_broker, wait_until
 from tests.link.certificates import DAY, NOW
 from veilgraph.deploy import supervisor
-from veilgraph.deploy.asking import Asking
+from veilgraph.deploy.asking import AdministratorConnection
 from veilgraph.deploy.broker import REQUESTS
 from veilgraph.deploy.progress import Outcome
 from veilgraph.deploy.request import Request, expiry
-from veilgraph.deploy.supervisor import MAX_RUNNING, Site, Supervisor, attend
+from veilgraph.deploy.supervisor import MAX_RUNNING, Site, Supervisor, subscribe_to_requests
 from veilgraph.link.identity import ADMINISTRATOR, Identity, Trust
 from veilgraph.link.nats_client import Connection
 
@@ -83,7 +83,7 @@ class Network:
             self.folders[name].parent.mkdir()
             self.supervisors[name] = Supervisor(site, os.environ)
         attending = zip(SITES, self.supervisors.values(), strict=True)
-        self.requests = [attend(each, name, self.broker.brokers(name)) for name, each in attending]
+        self.requests = [subscribe_to_requests(each, name, self.broker.brokers(name)) for name, each in attending]
         self.threads = [threading.Thread(target=each.run) for each in self.requests]
         for thread in self.threads:
             thread.start()
@@ -102,8 +102,10 @@ class Network:
         self.broker.kill()
 
     @contextmanager
-    def administrator(self) -> Iterator[Asking]:
-        with closing(Asking(OPS, "cards", self.kits.identities[OPS], self.broker.brokers(OPS))) as made:
+    def administrator(self) -> Iterator[AdministratorConnection]:
+        with closing(
+            AdministratorConnection(OPS, "cards", self.kits.identities[OPS], self.broker.brokers(OPS))
+        ) as made:
             yield made
 
 
@@ -114,7 +116,7 @@ def network(tmp_path_factory) -> Iterator[Network]:
     made.close()
 
 
-def run(ops: Asking, does: str, sites: tuple[str, ...] = SITES, **more) -> str:
+def run(ops: AdministratorConnection, does: str, sites: tuple[str, ...] = SITES, **more) -> str:
     answers = ops.ask(sites, 20.0, ask="run", job={"does": does}, work="train", **more)
     assert set(answers) == set(sites)
     assert [answer.refuses for answer in answers.values()] == [""] * len(sites)
@@ -122,7 +124,7 @@ def run(ops: Asking, does: str, sites: tuple[str, ...] = SITES, **more) -> str:
     return str(job_id)
 
 
-def states(ops: Asking, job_id: str) -> dict[str, dict[str, Any]]:
+def states(ops: AdministratorConnection, job_id: str) -> dict[str, dict[str, Any]]:
     answers = ops.ask(SITES, 20.0, ask="status")
     return {
         site: next((job for job in answer.content["jobs"] if job["job"] == job_id), {})
@@ -130,7 +132,7 @@ def states(ops: Asking, job_id: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def await_states(ops: Asking, job_id: str, state: str) -> dict[str, dict[str, Any]]:
+def await_states(ops: AdministratorConnection, job_id: str, state: str) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
 
     def holds() -> bool:

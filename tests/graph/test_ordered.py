@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from veilgraph_node_dp.sums import pair_matrix
 
-from veilgraph.graph.features import compact, in_order
+from veilgraph.graph.features import compact, reorder_nodes
 from veilgraph.graph.party import PartyGraph
 
 NODES, EDGES = 60, 1500
@@ -39,7 +39,7 @@ def test_sums_are_the_same_bits_in_whatever_order_nodes_and_edges_come(sparse: b
         order = torch.randperm(NODES, generator=generator)
         graph = numbered(order, sparse=sparse)
         by_name = names[order].argsort()
-        found.append(summed(in_order(graph, by_name)))
+        found.append(summed(reorder_nodes(graph, by_name)))
         bare.append(summed(graph)[by_name])
     assert all(torch.equal(each, found[0]) for each in found)
     assert not all(torch.equal(each, bare[0]) for each in bare)

@@ -9,7 +9,7 @@ import yaml
 from tests.paradigms.sealed.programs import small_graphs
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.messages import causes
+from veilgraph.protocol.messages import revelation_causes
 from veilgraph.samples.organisations import export_organisations
 
 Rows = list[list[str]]
@@ -24,7 +24,7 @@ def tables_of(folder: Path, job: JobSettings, **more: object) -> Path:
     export_organisations(small_graphs(), folder, overlap=1.0, seed=1, job=job)
     for party in "AB":
         path = folder / party / "party.yaml"
-        content = yaml.safe_load(path.read_text()) | {"limits": {"leakage": list(causes(job))}, **more}
+        content = yaml.safe_load(path.read_text()) | {"limits": {"leakage": list(revelation_causes(job))}, **more}
         content["edges"][0]["unknown"] = "drop"
         path.write_text(yaml.safe_dump(content))
     return folder / "job.yaml"

@@ -23,7 +23,7 @@ from veilgraph.protocol.job_file import read_job
 from veilgraph.report.page import page_html
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.run_directory import RunDirectory
-from veilgraph.tables.describe import PROFILES, Moved, Profile, moved, profiles
+from veilgraph.tables.describe import PROFILES, Drift, Profile, drifted, profiles
 from veilgraph.tables.edges import read_edges
 from veilgraph.tables.nodes import read_nodes
 
@@ -177,9 +177,9 @@ def profiled(folder: Path, columns: dict[str, Any], then: Sequence[Profile] = ()
     return profiles(read_nodes(settings, folder), [], then)
 
 
-def seen(folder: Path, before: dict[str, Any], after: dict[str, Any], limit: float = 0.25) -> list[Moved]:
+def seen(folder: Path, before: dict[str, Any], after: dict[str, Any], limit: float = 0.25) -> list[Drift]:
     then = PROFILES.validate_json(PROFILES.dump_json(profiled(folder, before)))
-    return moved(then, profiled(folder, after, then), limit)
+    return drifted(then, profiled(folder, after, then), limit)
 
 
 RARE = [0.0] * 950 + [float(each) for each in range(1, 51)]
@@ -223,5 +223,5 @@ def test_a_relation_of_several_tables_is_counted_once(tmp_path: Path) -> None:
     table = read_nodes(settings, tmp_path)
     now = profiles(table, [read_edges(settings.edges[0], tmp_path, table.ids)], built.profile)
     for later in (now, profiles(table, [], built.profile)):  # the whole relation is gone
-        (found,) = moved(built.profile, later, 0.25)
+        (found,) = drifted(built.profile, later, 0.25)
         assert (found.name, found.of_edges) == ("pays", True)

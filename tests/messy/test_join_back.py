@@ -14,9 +14,9 @@ from veilgraph.cli.train import show_result
 from veilgraph.deploy.serve import Inference
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import read_job
-from veilgraph.report.run_data import Scored, read_run, scored
+from veilgraph.report.run_data import LabelledPredictions, read_predictions, read_run
 from veilgraph.runtime.launch.jobs import predict, train
-from veilgraph.runtime.store.predictions import Predictions, joined
+from veilgraph.runtime.store.predictions import Predictions, join_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
@@ -54,8 +54,8 @@ def test_every_row_joins_the_label_holders_own_table(tmp_path: Path, name: str) 
     assert all(("probabilities" in each) == (name == "vertical") for each in predicted.found())
     alike = own[0].strip().lower()
     assert predicted.of_ids([own[0]]).ids == predicted.of_ids([alike]).ids == (own[0],)
-    told = scored(read_run(RunDirectory.open(run)))
-    assert isinstance(told, Scored)
+    told = read_predictions(read_run(RunDirectory.open(run)))
+    assert isinstance(told, LabelledPredictions)
     assert len(told.test.labels) > 0
 
 
@@ -73,7 +73,7 @@ def of_holder(ids: tuple[str, ...], alike: tuple[str, ...] | None) -> Prediction
 
 def test_a_node_of_two_holders_that_write_it_otherwise_is_one() -> None:
     first, second = of_holder(("A1 ", "B2 "), ("a1", "b2")), of_holder(("B2", "C3 "), ("b2", "c3"))
-    found = joined([first, second, of_holder(("c3", "d4"), None)])
+    found = join_predictions([first, second, of_holder(("c3", "d4"), None)])
     assert (found.ids, found.compared) == (("A1 ", "B2 ", "C3 ", "d4"), ("a1", "b2", "c3", "d4"))
     assert found.of_ids(["c3", "b2", "A1 "]).ids == ("C3 ", "B2 ", "A1 ")
 

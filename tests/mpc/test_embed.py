@@ -12,7 +12,7 @@ from tests.errors import refused as told_refused
 from tests.mpc.sessions import embed_session, streams
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.types import SERVER, Kind
-from veilgraph.mpc.mask import add, masked_sum
+from veilgraph.mpc.mask import plain_sum, ring_sum
 from veilgraph.mpc.ring import encode, rounded
 from veilgraph.paradigms.vertical.network import (
     SUM_BITS,
@@ -109,7 +109,7 @@ def reconstructed(results, owner, weight_bits):
     """W of one block from all holders' shares: what no party can do."""
     embeddings = [result.embedding for result in results.values()]
     assert all(isinstance(embedding, Collaborative) for embedding in embeddings)
-    total = add([embedding.shares[owner] for embedding in embeddings])
+    total = ring_sum([embedding.shares[owner] for embedding in embeddings])
     scales = {float(embedding.tensors()["scale"]) for embedding in embeddings}
     assert len(scales) == 1
     return torch.ldexp(total.to(torch.float64), torch.tensor(-weight_bits)) * scales.pop()
@@ -148,7 +148,7 @@ def test_what_the_ring_can_hold_is_computed_exactly(count, momentum):
         for name in names:
             assert results[name].opened[step].tolist() == h0
         if step < steps:
-            total = masked_sum([gradients[name, step] for name in names]).tolist()
+            total = plain_sum([gradients[name, step] for name in names]).tolist()
             for owner in names:
                 for f in range(3):
                     for k in range(dim):

@@ -8,7 +8,7 @@ from veilgraph.core.errors import ProtocolError, RangeOverflow
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
-from veilgraph.mpc.mask import PairwiseMasks, SecretRounding, add, integers_of, open_sum, sum_integers_among
+from veilgraph.mpc.mask import PairwiseMasks, SecretRounding, integers_of, open_sum, ring_sum, sum_integers_among
 
 HOLDERS = {2: ["A", "B"], 3: ["shop", "bank", "clinic"], 5: ["E", "A", "D", "B", "C"]}
 MASKS = {count: agreed_masks(names) for count, names in HOLDERS.items()}
@@ -18,14 +18,14 @@ counts = pytest.mark.parametrize("count", HOLDERS)
 @counts
 def test_masks_cancel_in_the_sum_over_all_holders(count):
     masks = [holder.mask("h0", 3, (50, 7)) for holder in MASKS[count].values()]
-    assert torch.equal(add(masks), torch.zeros(50, 7, dtype=torch.int64))
+    assert torch.equal(ring_sum(masks), torch.zeros(50, 7, dtype=torch.int64))
 
 
 @counts
 def test_masks_of_all_but_one_do_not_cancel(count):
     masks = {name: holder.mask("h0", 3, (200, 7)) for name, holder in MASKS[count].items()}
     for name in masks:
-        rest = add([mask for other, mask in masks.items() if other != name])
+        rest = ring_sum([mask for other, mask in masks.items() if other != name])
         assert int((rest == 0).sum()) == 0
         assert byte_p_value(rest) > 1e-6
 

@@ -10,7 +10,7 @@ from veilgraph.core.randomness import expand
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc import ring
-from veilgraph.mpc.mask import add
+from veilgraph.mpc.mask import ring_sum
 from veilgraph.mpc.product import (
     AHEAD,
     Dealer,
@@ -83,13 +83,13 @@ def test_the_shares_add_up_to_the_product_for_any_ring_elements(
     weights = {name: {owner: uniform(generator, features[owner], dim) for owner in names} for name in names}
     gradients = {name: uniform(generator, nodes, dim) for name in names}
     results = product_session(matrices, weights, gradients, dim, 2, keep_bytes, block_bytes)
-    blocks = {owner: add([weights[name][owner] for name in names]) for owner in names}
-    forward = add([matmul(matrices[owner], blocks[owner]) for owner in names])
-    gradient = add(list(gradients.values()))
+    blocks = {owner: ring_sum([weights[name][owner] for name in names]) for owner in names}
+    forward = ring_sum([matmul(matrices[owner], blocks[owner]) for owner in names])
+    gradient = ring_sum(list(gradients.values()))
     for step in range(2):
-        assert torch.equal(add([results[name][0][step][0] for name in names]), forward)
+        assert torch.equal(ring_sum([results[name][0][step][0] for name in names]), forward)
         for owner in names:
-            backward = add([results[name][0][step][1][owner] for name in names])
+            backward = ring_sum([results[name][0][step][1][owner] for name in names])
             assert torch.equal(backward, transposed_matmul(matrices[owner], gradient))
 
 
@@ -201,7 +201,7 @@ def test_the_dealers_halves_are_those_of_the_formula_and_are_all_it_sends():
         others = [name for name in features if name != owner]
         operands = [expand(known[o], operand_mask_name(owner, direction, 4), (mask.shape[1], dim)) for o in others]
         results = [expand(known[o], result_mask_name(owner, direction, 4), (mask.shape[0], dim)) for o in others]
-        expected = (mask.unsqueeze(2) * add(operands).unsqueeze(0)).sum(dim=1) - add(results)
+        expected = (mask.unsqueeze(2) * ring_sum(operands).unsqueeze(0)).sum(dim=1) - ring_sum(results)
         assert torch.equal(message.tensor, expected)
 
 

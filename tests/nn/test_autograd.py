@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd import backward
 
 from tests.roles.federation import Settings, small_job
-from veilgraph.nn.layers import Adam, handed
+from veilgraph.nn.layers import Adam, zero_with_gradients
 from veilgraph.runtime.launch.jobs import train
 
 
@@ -71,7 +71,7 @@ def test_gradients_are_those_of_torch(count: int, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ImportError):
         backward(again[-1:], given[-1:], retain_graph=True)
     with torch.no_grad():
-        number = handed(again[-count:], given)
+        number = zero_with_gradients(again[-count:], given)
     backward(number)
     assert number == 0
     for one, other in zip(leaves, ours, strict=True):
@@ -83,7 +83,7 @@ def test_gradients_are_those_of_torch(count: int, monkeypatch: pytest.MonkeyPatc
 def test_a_gradient_of_another_shape_is_refused_though_torch_could_add_it_up() -> None:
     _, (output, _) = passed()
     with pytest.raises(RuntimeError):
-        handed([output], [torch.ones(7, 7, 5)])
+        zero_with_gradients([output], [torch.ones(7, 7, 5)])
 
 
 @pytest.mark.cases(1)

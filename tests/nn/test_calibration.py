@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from veilgraph.nn.calibration import Calibration, corrected, corrected_cross_entropy, fitted
+from veilgraph.nn.calibration import Calibration, corrected_cross_entropy, fit_calibration, released_probabilities
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.judge import balanced_weights, rank_auc
 
@@ -17,7 +17,7 @@ LABELS = torch.randint(5, (40,), generator=GENERATOR)
 def test_it_is_the_cross_entropy_of_what_the_network_says_of_perturbed_labels() -> None:
     for epsilon in (0.1, 1.0, 4.0):
         transition = LabelResponse(epsilon, 5).transition()
-        by_hand = functional.nll_loss(corrected(LOGITS, transition).log(), LABELS)
+        by_hand = functional.nll_loss(released_probabilities(LOGITS, transition).log(), LABELS)
         assert abs(float(corrected_cross_entropy(LOGITS, LABELS, transition) - by_hand)) < 1e-12
 
 
@@ -70,7 +70,7 @@ def drawn(rate: float = RATE, count: int = 20_000, seed: int = 0) -> tuple[Tenso
 def test_weighted_classes_are_right_on_average_and_in_the_same_order() -> None:
     own, labels = drawn()
     judged = slice(0, 1500)
-    found = fitted(own[judged], labels[judged], balanced_weights(labels, 2))
+    found = fit_calibration(own[judged], labels[judged], balanced_weights(labels, 2))
     assert found is not None
     told = found.of(own)
     rate = float(labels[1500:].double().mean())
@@ -86,7 +86,7 @@ def test_few_validation_nodes_stay_near_what_the_weights_say(count: int) -> None
     own, labels = drawn()
     weights = balanced_weights(labels, 2)
     none = labels[:5000] == 0  # not one of class 1 among them
-    found = fitted(own[:5000][none][:count], labels[:5000][none][:count], weights)
+    found = fit_calibration(own[:5000][none][:count], labels[:5000][none][:count], weights)
     assert found is not None
     mean = float(found.of(own)[:, 1].mean())
     assert RATE / 4 < mean < 4 * RATE
@@ -97,15 +97,15 @@ def test_few_validation_nodes_stay_near_what_the_weights_say(count: int) -> None
 
 def test_without_nodes_or_weights_or_with_what_is_no_number_nothing_is_corrected() -> None:
     own, labels = drawn(count=50)
-    assert fitted(own[:0], labels[:0]) is None
-    assert fitted(torch.full_like(own, torch.nan), labels) is None
+    assert fit_calibration(own[:0], labels[:0]) is None
+    assert fit_calibration(torch.full_like(own, torch.nan), labels) is None
 
 
 def test_of_more_classes_a_node_keeps_their_order() -> None:
     generator = torch.Generator().manual_seed(1)
     logits = 3 * torch.randn(900, 5, generator=generator)
     labels = torch.multinomial((logits / 3).softmax(1), 1, generator=generator).ravel()
-    found = fitted(logits[:600].softmax(1), labels[:600])
+    found = fit_calibration(logits[:600].softmax(1), labels[:600])
     assert found is not None
     assert found.scale == pytest.approx(1 / 3, rel=0.25)
     assert found.shifts == (0.0,) * 5
@@ -118,7 +118,7 @@ def test_perturbed_labels_are_corrected_for() -> None:
     seen = torch.where(flips, 1 - labels, labels)
     transition = torch.tensor([[0.8, 0.2], [0.2, 0.8]], dtype=torch.float64)
     rate = float(labels.double().mean())
-    with_it, without = fitted(own, seen, None, transition), fitted(own, seen)
+    with_it, without = fit_calibration(own, seen, None, transition), fit_calibration(own, seen)
     assert with_it is not None
     assert without is not None
     assert float(with_it.of(own)[:, 1].mean()) == pytest.approx(rate, abs=0.02)

@@ -13,7 +13,7 @@ from tests.attacks.sums import Seen, watching
 from tests.pairs.drawn import Drawn
 from tests.paradigms.averaging.jobs import dropping_out, sums_of
 from tests.paradigms.cutting import CutError, cut_at
-from veilgraph.audit.sealing import Session, recorded
+from veilgraph.audit.sealing import Session, read_sessions
 from veilgraph.core.errors import BudgetSpent, ProtocolError
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.job import adds_noise
@@ -42,7 +42,7 @@ class Pair:
 
     def read(self) -> None:
         """Reads what crossed the wire, session by session."""
-        self.sessions = recorded([RunDirectory.open(path) for path in self.runs])
+        self.sessions = read_sessions([RunDirectory.open(path) for path in self.runs])
 
 
 Play = Callable[[Drawn, random.Random, Path, Seen], Pair]

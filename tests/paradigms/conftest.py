@@ -10,7 +10,7 @@ from veilgraph.runtime.store import lifetime as lifetimes
 @pytest.fixture
 def from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Saved graphs as if they came from memory: what is kept of their releases, and paid, is the run's alone."""
-    monkeypatch.setattr(lifetimes, "beside", lambda _: None)
+    monkeypatch.setattr(lifetimes, "default_ledger_of", lambda _: None)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from tests.roles.federation import Settings
-from veilgraph.audit.labels import directions, matched
+from veilgraph.audit.labels import directions, match_clusters
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.runtime.store import LEDGER
 from veilgraph.runtime.store.run_directory import RunDirectory
@@ -80,7 +80,7 @@ def assert_gradients_tell(gradient: Tensor, true: Tensor, learned: Tensor, epsil
         classes: how many; which cluster is which class the attack is told.
     """
     found = KMeans(classes, n_init=5, random_state=0).fit(directions(gradient.double().numpy())).labels_
-    guessed = matched(found, learned.numpy())
+    guessed = match_clusters(found, learned.numpy())
     assert float(np.mean(guessed == learned.numpy())) > 0.95
     right = float(np.mean(guessed == true.numpy()))
     if epsilon is None:

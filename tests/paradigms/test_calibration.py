@@ -15,7 +15,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, load_party, save_party
-from veilgraph.nn.calibration import fitted
+from veilgraph.nn.calibration import fit_calibration
 from veilgraph.protocol import judge as scores
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import TrainResult, predict, train
@@ -136,7 +136,7 @@ def test_no_message_is_sent_to_calibrate(tmp_path: Path, monkeypatch: pytest.Mon
         return run.predictions.calibration is not None, rows
 
     with_it = {name: sent(name, settings) for name, settings in jobs.items()}
-    monkeypatch.setattr(scores, "fitted", lambda *given: None)
+    monkeypatch.setattr(scores, "fit_calibration", lambda *given: None)
     without = {name: sent(f"{name}-raw", settings) for name, settings in jobs.items()}
     assert {name: told for name, (told, _) in with_it.items()} == dict.fromkeys(jobs, True)
     assert {name: told for name, (told, _) in without.items()} == dict.fromkeys(jobs, False)
@@ -152,9 +152,9 @@ def test_with_private_labels_it_learns_from_the_perturbed_ones(
 
     def watched(*given: Any) -> Any:
         seen.append(given)
-        return fitted(*given)
+        return fit_calibration(*given)
 
-    monkeypatch.setattr(scores, "fitted", watched)
+    monkeypatch.setattr(scores, "fit_calibration", watched)
     job = {
         "paradigm": paradigm,
         "data": {"dataset": "synthetic", "holders": 2, "split": [0.5, 0.25, 0.25], "stratify": False},

@@ -49,7 +49,7 @@ from veilgraph.protocol.messages import all_revelations
 from veilgraph.report.page import page_html
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store import lifetime as lifetimes
-from veilgraph.runtime.store.lifetime import beside, both
+from veilgraph.runtime.store.lifetime import default_ledger_of, tighter_budget
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
@@ -104,7 +104,7 @@ def test_two_holders_do_not_pay_from_one_ledger(tmp_path: Path) -> None:
 
 def test_a_name_that_is_no_folder_stays_in_the_folder(tmp_path: Path) -> None:
     save_party(replace(graphs()["B"], party="../../B"), tmp_path / "B.safetensors")
-    place = beside(tmp_path / "B.safetensors")
+    place = default_ledger_of(tmp_path / "B.safetensors")
     assert place.folder.parent == tmp_path / "ledger"
     assert place.party == "../../B"
 
@@ -327,10 +327,10 @@ def test_limits_in_a_ledger_s_folder_hold_beside_those_of_a_party_s_tables(tmp_p
 
 def test_the_stricter_of_two_limits_holds() -> None:
     folder = LimitSettings(max_epsilon=1.0, max_delta=1e-6, **about.NODES)
-    assert both(Budget(3.0, 1e-5), folder) == Budget(1.0, 1e-6, "node", "replacement")
+    assert tighter_budget(Budget(3.0, 1e-5), folder) == Budget(1.0, 1e-6, "node", "replacement")
     mine = Budget(0.5, 1e-7, "edge", "replacement")
-    assert both(mine, LimitSettings(max_epsilon=1.0, **about.EDGES)) == mine
-    assert both(mine, None) is mine
+    assert tighter_budget(mine, LimitSettings(max_epsilon=1.0, **about.EDGES)) == mine
+    assert tighter_budget(mine, None) is mine
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.paradigms.vertical.settings import VerticalJob
-from veilgraph.privacy.label_publisher import LabelPublisher, learned_from
+from veilgraph.privacy.label_publisher import LabelPublisher, perturbed_nodes
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.publisher import OPEN
 from veilgraph.privacy.randomised_response import LabelResponse
@@ -60,7 +60,7 @@ def saved(folder: Path, graphs: Sequence[PartyGraph], epsilon: float | None = 2.
 
 
 def learned(graph: PartyGraph) -> Tensor:
-    return learned_from(graph.labels, graph.train_mask, graph.val_mask)
+    return perturbed_nodes(graph.labels, graph.train_mask, graph.val_mask)
 
 
 # What leaves the label holder

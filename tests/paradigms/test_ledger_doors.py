@@ -38,7 +38,7 @@ from veilgraph.core.tensor_file import load_tensors
 from veilgraph.graph.party import save_party
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch import jobs
-from veilgraph.runtime.launch.inputs import gather_inputs, lasting_of
+from veilgraph.runtime.launch.inputs import gather_inputs, holders_with_ledger
 
 TIMES = 4
 BY_ACCURACY: dict[str, Any] = {"train": {"epochs": 2, "patience": None, "select_by": "accuracy"}}
@@ -122,11 +122,11 @@ def test_who_has_a_party_file_has_a_ledger_for_life(tmp_path: Path) -> None:
         said = yaml.safe_load(path.read_text())
         path.write_text(yaml.safe_dump({**said, "limits": {**about.NODES, "max_epsilon": 2.0}}))
     found = gather_inputs(settings, None, None, tmp_path / "x")
-    assert lasting_of(found, None) == list(settings.data.names)
+    assert holders_with_ledger(found, None) == list(settings.data.names)
     assert not found.passing
     given = gather_inputs(vg.Job(**{**JOB, "data": {"holders": ["bank", "shop"]}}), frames(), None, tmp_path / "x")
-    assert lasting_of(given, None) == []
-    assert lasting_of(given, {"shop": "s"}) == ["shop"]
+    assert holders_with_ledger(given, None) == []
+    assert holders_with_ledger(given, {"shop": "s"}) == ["shop"]
 
 
 # The estimator

@@ -186,18 +186,18 @@ def test_no_other_name_of_a_party_file_begins_a_new_ledger(tmp_path: Path) -> No
 def test_a_linked_saved_graph_has_the_ledger_of_the_graph(tmp_path: Path) -> None:
     from tests.roles.federation import small_parties  # noqa: PLC0415
     from veilgraph.graph.party import save_party  # noqa: PLC0415
-    from veilgraph.runtime.store.lifetime import beside, check_apart, place  # noqa: PLC0415
+    from veilgraph.runtime.store.lifetime import check_apart, default_ledger_of, parse_ledger  # noqa: PLC0415
 
     (tmp_path / "elsewhere").mkdir()
     path, link = tmp_path / "b.safetensors", tmp_path / "elsewhere" / "b.safetensors"
     save_party(small_parties(2)[1], path)
     link.symlink_to(path)
-    assert beside(link).folder == beside(path).folder
+    assert default_ledger_of(link).folder == default_ledger_of(path).folder
     link.unlink()
     link.hardlink_to(path)
     with refused(ConfigError, code="hard-links"):
-        beside(link)
+        default_ledger_of(link)
     (tmp_path / "ledger").mkdir()
     (tmp_path / "same").symlink_to(tmp_path / "ledger")
     with refused(ConfigError, code="one-ledger"):
-        check_apart({name: place("ledgers", tmp_path / name, name) for name in ("ledger", "same")})
+        check_apart({name: parse_ledger("ledgers", tmp_path / name, name) for name in ("ledger", "same")})

@@ -35,7 +35,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.plain_fitting import PlainResult
 from veilgraph.protocol.releases import RELEASE
 from veilgraph.runtime.launch.jobs import predict, resume, train
-from veilgraph.runtime.store.lifetime import LIMITS_FILE, beside, lifetime_at
+from veilgraph.runtime.store.lifetime import LIMITS_FILE, default_ledger_of, lifetime_at
 from veilgraph.runtime.store.run_directory import load_tensors, save_tensors
 from veilgraph.samples.shipped import with_overrides
 
@@ -85,7 +85,7 @@ def test_a_run_is_its_plaintext_twin_on_what_the_learner_keeps(tmp_path: Path, n
 def test_another_job_is_given_the_same_release_and_another_epsilon_adds(tmp_path: Path) -> None:
     """Over jobs and runs the holders' ledgers for life count, and bound, what their nodes perturb."""
     settings = saved(tmp_path / "data")
-    lifetime = lifetime_at(beside((settings.data.graphs or {})["B"]))
+    lifetime = lifetime_at(default_ledger_of((settings.data.graphs or {})["B"]))
     one = train(settings, tmp_path / "one")
     other = train(with_overrides(settings, {"name": "other", "seed": 77}), tmp_path / "other")
     assert torch.equal(kept(one.path)["features/B"], kept(other.path)["features/B"])

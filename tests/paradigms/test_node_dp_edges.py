@@ -23,10 +23,10 @@ from veilgraph.graph.party import load_party, save_party
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.privacy.release_cache import OWN_RELEASE
 from veilgraph.protocol.job import JobSettings
-from veilgraph.report.ledgers import worth
+from veilgraph.report.ledgers import effect_of_releases
 from veilgraph.report.page import page_html
 from veilgraph.runtime.launch.jobs import load_result, predict, resume, train
-from veilgraph.runtime.store.lifetime import LIMITS_FILE, beside, lifetime_at
+from veilgraph.runtime.store.lifetime import LIMITS_FILE, default_ledger_of, lifetime_at
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
@@ -94,7 +94,7 @@ def test_whatever_changes_the_same_sums_are_of_use_and_cost_nothing(tmp_path: Pa
 
 
 def limited(settings: JobSettings, most: float) -> Path:
-    folder = lifetime_at(beside((settings.data.graphs or {})[LEARNER])).lines.folder
+    folder = lifetime_at(default_ledger_of((settings.data.graphs or {})[LEARNER])).lines.folder
     (folder / LIMITS_FILE).write_text(yaml.safe_dump({**about.EDGES, "max_epsilon": most}))
     return folder
 
@@ -105,7 +105,7 @@ def test_another_job_is_given_the_same_sums_and_other_noise_adds(tmp_path: Path)
     train(settings, tmp_path / "one")
     again = with_overrides(settings, {"name": "again", "train.learning_rate": 0.02, "seed": 5})
     train(again, tmp_path / "again")
-    lifetime = lifetime_at(beside((settings.data.graphs or {})[LEARNER]))
+    lifetime = lifetime_at(default_ledger_of((settings.data.graphs or {})[LEARNER]))
     assert lifetime.total() == pytest.approx(3.0, rel=1e-6)
     assert (lifetime.about.unit, lifetime.about.neighbours) == ("edge", "replacement")  # type: ignore[union-attr]
     another = with_overrides(settings, {"privacy.epsilon_total": 2.0})
@@ -114,7 +114,7 @@ def test_another_job_is_given_the_same_sums_and_other_noise_adds(tmp_path: Path)
     assert not (tmp_path / "another" / "parties" / "B" / "ledger.jsonl").exists() or not paid(
         tmp_path / "another", "B"
     ), "nobody pays for a job that comes to nothing"
-    assert lifetime_at(beside((settings.data.graphs or {})[LEARNER])).total() == pytest.approx(3.0, rel=1e-6)
+    assert lifetime_at(default_ledger_of((settings.data.graphs or {})[LEARNER])).total() == pytest.approx(3.0, rel=1e-6)
 
 
 def test_a_total_that_is_refused_ends_the_job_before_anything_is_noised(
@@ -180,7 +180,7 @@ def test_cut_in_training_it_learns_what_it_would_have_learnt(tmp_path: Path) -> 
     assert not paid(run, LEARNER), "sums are made at the end of a training"
     assert_same(resume(run), whole)
     assert paid(run, LEARNER) == ONE
-    assert lifetime_at(beside((settings.data.graphs or {})[LEARNER])).total() == pytest.approx(3.0, rel=1e-6)
+    assert lifetime_at(default_ledger_of((settings.data.graphs or {})[LEARNER])).total() == pytest.approx(3.0, rel=1e-6)
 
 
 def test_the_run_and_its_page_say_what_it_is_about_and_what_it_was_worth(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_the_run_and_its_page_say_what_it_is_about_and_what_it_was_worth(tmp_pat
     directory = RunDirectory.open(run)
     summary = load_result(run).summary
     assert summary["without_releases"].keys() == {"val_accuracy", "test_accuracy", "changed"}
-    assert worth(summary, directory.settings)
+    assert effect_of_releases(summary, directory.settings)
     page = page_html(directory)
     for words in (
         "one edge: everything that a holder records between one pair of nodes",
@@ -199,5 +199,5 @@ def test_the_run_and_its_page_say_what_it_is_about_and_what_it_was_worth(tmp_pat
         assert words in page, words
     assert "Edges are not noised" not in page
     nothing = {**summary, "without_releases": {**summary["without_releases"], "changed": 0}}
-    assert "without an edge" in worth(nothing, directory.settings)
+    assert "without an edge" in effect_of_releases(nothing, directory.settings)
     assert json.loads((run / "parties" / LEARNER / "ledger.json").read_text())["unit"] == "edge"

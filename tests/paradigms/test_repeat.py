@@ -32,10 +32,10 @@ from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import read_view
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
-from veilgraph.protocol.messages import causes
+from veilgraph.protocol.messages import revelation_causes
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.runtime.launch.jobs import RunOptions, predict, train
-from veilgraph.runtime.launch.site import learning_secret, learning_seed, mark
+from veilgraph.runtime.launch.site import learning_secret, learning_seed, repeat_mark
 from veilgraph.runtime.store.predictions import Predictions, load_predictions
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 from veilgraph.samples.organisations import export_organisations
@@ -70,7 +70,7 @@ def accepting(settings: JobSettings) -> JobSettings:
     """The same, where every holder accepts what it reveals."""
     for path in (settings.data.parties or {}).values():
         content = yaml.safe_load(Path(str(path)).read_text("utf-8"))
-        content["limits"] = {"leakage": list(causes(settings)), "max_rounds": 9}
+        content["limits"] = {"leakage": list(revelation_causes(settings)), "max_rounds": 9}
         Path(str(path)).write_text(yaml.safe_dump(content), "utf-8")
     return settings
 
@@ -271,19 +271,19 @@ def test_a_mark_tells_whether_anything_has_changed_and_nothing_else(tmp_path: Pa
     settings = of_vertical(tmp_path, SMALL)
     own = Organisation.read(Path(str((settings.data.parties or {})["B"])), "B")
     job, secret = over_names(settings), bytes(range(32))
-    found = mark(secret, job, own)
+    found = repeat_mark(secret, job, own)
     assert re.fullmatch(r"[0-9a-f]{64}", found)
-    assert found == mark(secret, job.model_copy(update={"name": "another"}), own)
-    assert found != mark(secret, job.model_copy(update={"seed": 9}), own)
-    assert found != mark(bytes(32), job, own), "the secret is in it"
-    assert len({found, mark(secret, job, None), own.digest()}) == 3
+    assert found == repeat_mark(secret, job.model_copy(update={"name": "another"}), own)
+    assert found != repeat_mark(secret, job.model_copy(update={"seed": 9}), own)
+    assert found != repeat_mark(bytes(32), job, own), "the secret is in it"
+    assert len({found, repeat_mark(secret, job, None), own.digest()}) == 3
     grow(settings)
-    assert found != mark(secret, job, own)
+    assert found != repeat_mark(secret, job, own)
 
 
 def test_who_knows_all_marks_but_not_the_secret_cannot_compute_a_seed(tmp_path: Path) -> None:
     settings = over_names(of_vertical(tmp_path, SMALL))
-    marks = {name: mark(name.encode().ljust(32), settings, None) for name in ("A", "B", SERVER)}
+    marks = {name: repeat_mark(name.encode().ljust(32), settings, None) for name in ("A", "B", SERVER)}
     secret = bytes(range(32))
     found = learning_seed(secret, settings, None, marks)
     assert found == learning_seed(secret, settings.model_copy(update={"name": "another"}), None, marks)

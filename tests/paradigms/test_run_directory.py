@@ -7,13 +7,13 @@ import pytest
 
 from tests.errors import refused
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import undamaged
+from veilgraph.core.files import run_errors
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
 from veilgraph.privacy.ledger_files import Marks
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.session.preparation import kept_identity, read_drift
-from veilgraph.runtime.store.lifetime import kept
+from veilgraph.runtime.store.lifetime import read_place
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.runtime.store.session_log import TrafficLog
 
@@ -34,7 +34,7 @@ def test_a_kept_file_of_another_form_is_damaged_whatever_it_is(tmp_path: Path, c
     readers: dict[Path, Callable[[], object]] = {
         store.path / "alignment.json": lambda: kept_identity(store),
         store.path / "checkpoints" / "common.json": lambda: store.checkpoints.points(restarts=False),
-        store.path / "ledger_place.json": lambda: kept(store),
+        store.path / "ledger_place.json": lambda: read_place(store),
         store.path / "sending.json": lambda: TrafficLog(run.settings, store, "train", RecordedLink(HUB.link("A"))),
         tmp_path / f"{'0' * 32}.json": lambda: Marks(tmp_path).of("0" * 32),
     }
@@ -51,5 +51,5 @@ def test_a_kept_file_of_another_form_is_damaged_whatever_it_is(tmp_path: Path, c
 
 def test_a_defect_of_ours_is_no_damage_to_a_file(tmp_path: Path) -> None:
     for defect in (TypeError, AttributeError):
-        with pytest.raises(defect), undamaged(tmp_path, "restore it"):
+        with pytest.raises(defect), run_errors(tmp_path, "restore it"):
             raise defect

@@ -30,7 +30,7 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.link.channel import ChannelContext
 from veilgraph.link.factory import MemoryHub
-from veilgraph.link.identity import sealed_key
+from veilgraph.link.identity import encrypt_key
 from veilgraph.link.view import read_view
 from veilgraph.mpc.mask import SecretRounding
 from veilgraph.privacy import noise
@@ -114,7 +114,7 @@ class Case:
 
 ONE: dict[str, Any] = {"train": {"epochs": 1, "checkpoint_every": 1}}
 MASKS, NOISE = "mpc.mask.PairwiseMasks.agree", "privacy.noise.gaussian"
-DRAWS, CANARIES = "core.secrets.new_name", "runtime.session.publishers.with_canaries"
+DRAWS, CANARIES = "core.secrets.random_name", "runtime.session.publishers.with_canaries"
 
 
 def collaborative(folder: Path) -> Case:
@@ -260,11 +260,11 @@ def test_a_channel_and_a_sealed_key_ask_the_system() -> None:
         with spied() as spy:
             for name, peer in (("bank", "shop"), ("shop", "bank")):
                 SealedLink(hub.link(name), project.identity(name), [peer], session)
-            sealed_key(fresh_key(), b"correct horse")
+            encrypt_key(fresh_key(), b"correct horse")
         assert Counter((draw.by, len(draw.drawn)) for draw in spy.draws) == {
             ("link.channel.Channel.__init__", 32): 2,
-            ("link.identity.sealed_key", 32): 1,
-            ("link.identity.sealed_key", 16): 1,
+            ("link.identity.encrypt_key", 32): 1,
+            ("link.identity.encrypt_key", 16): 1,
         }
         drawn |= {draw.drawn for draw in spy.draws}
     assert len(drawn) == 8

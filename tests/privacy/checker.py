@@ -22,7 +22,7 @@ from tests.privacy.jobs import Recording
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.collectives import tensor_text
 from veilgraph.link.view import Message
-from veilgraph.mpc.mask import add
+from veilgraph.mpc.mask import ring_sum
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.job import JobSettings
@@ -320,7 +320,7 @@ def _check_fresh(hidden: Sequence[Message]) -> None:
 def _check_sums(recording: Recording) -> None:
     """What a receiver can add up, with what it holds itself, must be as random as the pieces."""
     for what, pieces in _sums(recording):
-        if byte_p_value(add(pieces)) < LEVEL:
+        if byte_p_value(ring_sum(pieces)) < LEVEL:
             raise LeakFound(f"{what} add up to something that is not uniform")
 
 

@@ -28,7 +28,7 @@ from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc import product, ring
-from veilgraph.mpc.mask import PairwiseMasks, add
+from veilgraph.mpc.mask import PairwiseMasks, ring_sum
 from veilgraph.paradigms.vertical.network import Collaborative, EmbeddingSession, init_std, init_weight
 from veilgraph.paradigms.vertical.roles import LabelHolder
 from veilgraph.paradigms.vertical.settings import vertical
@@ -413,7 +413,7 @@ def test_with_private_seeds_a_holder_cannot_solve_for_anothers_features(
     kind = Kind.SHARE if method == "collaborative" else Kind.MASKED
     view = [message for message in links["A"].transcript() if message.tag == Tag(kind)]
     bits = 12 + 12 + 28 if method == "collaborative" else 40
-    opened = ring.decode(add([message.tensor for message in view]), bits, torch.float64, "h^0", "")
+    opened = ring.decode(ring_sum([message.tensor for message in view]), bits, torch.float64, "h^0", "")
     columns = {name: graph.num_features for name, graph in graphs.items()}
     std = init_std(vertical(settings).model.initial, sum(columns.values()), width)
     weights = {}
@@ -421,7 +421,7 @@ def test_with_private_seeds_a_holder_cannot_solve_for_anothers_features(
         drawing = list(columns) if method == "collaborative" else [owner]
         parts = [LearningStreams(settings.seed, name) for name in drawing]
         own_std = std / len(drawing) ** 0.5
-        weights[owner] = add([init_weight(part, owner, width_of_x, width, own_std) for part in parts])
+        weights[owner] = ring_sum([init_weight(part, owner, width_of_x, width, own_std) for part in parts])
     of_b = opened - graphs["A"].features.double() @ weights["A"]
     solved = of_b @ torch.linalg.pinv(weights["B"])
     explained = Regressors(solved).r_squared(graphs["B"].features)

@@ -13,7 +13,7 @@ from veilgraph.graph.party import load_party
 from veilgraph.protocol.judge import Predicted
 from veilgraph.report.disclosures import traffic
 from veilgraph.report.ranking import confusion
-from veilgraph.report.run_data import read_run, scored
+from veilgraph.report.run_data import read_predictions, read_run
 from veilgraph.runtime.store.predictions import load_predictions, save_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -30,7 +30,7 @@ def test_the_confusion_matrix_is_a_count_over_the_test_nodes(runs: dict[str, Pat
         if graph.test_mask[node]:
             pair = str(int(graph.labels[node])), row["class"]
             counts[pair] = counts.get(pair, 0) + 1
-    found = confusion(scored(read_run(RunDirectory.open(run))))
+    found = confusion(read_predictions(read_run(RunDirectory.open(run))))
     cells = {
         (true, guess): cell for true, row in found["rows"] for guess, cell in zip(found["classes"], row, strict=True)
     }
@@ -48,7 +48,7 @@ def test_of_many_classes_the_most_frequent_confusions_are_listed(copy: Copy) -> 
     wide = held.probabilities.new_zeros(len(held.classes), 14)
     wide[:, 13] = 1  # everybody is taken for the last class
     save_predictions(store, Predicted(wide), class_names=[f"class {index}" for index in range(14)])
-    found = confusion(scored(read_run(RunDirectory.open(run))))
+    found = confusion(read_predictions(read_run(RunDirectory.open(run))))
     assert found["rows"] == []
     assert {taken_for for _, taken_for, *_ in found["top"]} == {"class 13"}
     assert [count for *_, count, _ in found["top"]] == sorted((of for *_, of in found["top"]), reverse=True)

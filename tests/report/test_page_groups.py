@@ -17,7 +17,7 @@ from tests.report.markup import Page
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.report.page import page_html
 from veilgraph.report.ranking import ByColumn, alarms, groups, read_column_of
-from veilgraph.report.run_data import Scored, Split, read_run, scored
+from veilgraph.report.run_data import LabelledPredictions, Split, read_predictions, read_run
 from veilgraph.report.tables import Grid
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.tables.nodes import read_values
@@ -27,13 +27,13 @@ COUNT = 400
 THRESHOLD = 0.4
 
 
-def drawn() -> Scored:
+def drawn() -> LabelledPredictions:
     generator = np.random.default_rng(3)
     labels = (generator.random(COUNT) < 0.3).astype(np.int64)
     one = 1 / (1 + np.exp(1 - generator.normal(2.0 * labels, 1)))
     likely = np.stack([1 - one, one], axis=1)
     split = Split(np.arange(COUNT)[::-1].copy(), labels, likely, likely.argmax(axis=1), likely)
-    return Scored("A", ("no", "yes"), split, split, False, tuple(f"n{row}" for row in range(COUNT)))
+    return LabelledPredictions("A", ("no", "yes"), split, split, False, tuple(f"n{row}" for row in range(COUNT)))
 
 
 TOLD = drawn()
@@ -119,7 +119,7 @@ def test_the_party_file_of_the_job_is_taken_where_it_names_one(copy: Copy) -> No
     run = copy("plain")
     party = with_ids(run)
     directory = RunDirectory.open(run)
-    told = scored(read_run(directory))
+    told = read_predictions(read_run(directory))
     data = directory.settings.data.model_copy(update={"parties": {"A": party}})
     found = read_column_of(directory.settings.model_copy(update={"data": data}), told, "age", None)
     assert found.values["n0"] == str(len(found.values) - 1)  # by id, and not by row

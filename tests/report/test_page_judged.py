@@ -18,9 +18,9 @@ from veilgraph.core.errors import RunError
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Predicted
-from veilgraph.report.evaluation import judged
+from veilgraph.report.evaluation import evaluation_section
 from veilgraph.report.ranking import alarms, best_threshold, calibration_error, confusion, reliability
-from veilgraph.report.run_data import RunData, Scored, Split, read_run, scored
+from veilgraph.report.run_data import LabelledPredictions, RunData, Split, read_predictions, read_run
 from veilgraph.report.tables import environment, percent
 from veilgraph.report.training import training
 from veilgraph.runtime.store.predictions import load_predictions, save_predictions
@@ -36,7 +36,7 @@ def drawn(seed: int, count: int = 400, of: float = 0.1) -> Split:
     return Split(np.arange(count), labels, likely, likely.argmax(axis=1), likely)
 
 
-TOLD = Scored("A", ("no", "fraud"), drawn(1), drawn(2), False, None)
+TOLD = LabelledPredictions("A", ("no", "fraud"), drawn(1), drawn(2), False, None)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def row(told: dict[str, Any], title: str) -> tuple[str, str, str]:
 
 
 def test_figures_are_of_the_test_nodes_beside_knowing_nothing(found: RunData) -> None:
-    told = judged(found, TOLD)
+    told = evaluation_section(found, TOLD)
     labels, score = TOLD.test.labels, TOLD.test.likely[:, 1]
     value, interval, guess = row(told, "AUC")
     assert float(value) == pytest.approx(roc_auc_score(labels, score), abs=5e-4)
@@ -87,14 +87,14 @@ def test_figures_are_of_the_test_nodes_beside_knowing_nothing(found: RunData) ->
 
 @pytest.mark.parametrize(("by", "title"), [("auc", "AUC"), ("f1", "macro F1"), ("accuracy", "accuracy")])
 def test_the_headline_is_what_the_job_selects_by(by: str, title: str, found: RunData) -> None:
-    told = judged(selecting(found, by), TOLD)
+    told = evaluation_section(selecting(found, by), TOLD)
     assert told["headline"] is not None
     assert told["headline"].title == told["rows"][0].title == title
     assert [line.split()[0] for line in told["beside"]] == [name for name in ("AUC", "PR-AUC") if name != title]
 
 
 def test_validation_nodes_alone_choose_the_threshold(found: RunData) -> None:
-    told = judged(found, TOLD)
+    told = evaluation_section(found, TOLD)
     ranking = told["ranking"]
     assert ranking is not None
     assert ranking["threshold"] is not None
@@ -110,34 +110,36 @@ def test_validation_nodes_alone_choose_the_threshold(found: RunData) -> None:
     for name, cells in (("fraud", (at.true_alarms, at.missed)), ("no", (at.false_alarms, at.passed))):
         shown = "".join(f'<td class="number">{each}</td>' for each in cells)
         assert f'<th scope="row">{name}</th>{shown}' in page
-    other = judged(found, replace(TOLD, test=drawn(3)))["ranking"]
+    other = evaluation_section(found, replace(TOLD, test=drawn(3)))["ranking"]
     assert other is not None
     assert other["threshold"] is not None
     assert other["threshold"]["value"] == ranking["threshold"]["value"]
     assert other["threshold"]["val"] == ranking["threshold"]["val"]
     assert other["threshold"]["test"] != ranking["threshold"]["test"]
-    without = judged(found, replace(TOLD, val=drawn(1, of=0.0)))["ranking"]
+    without = evaluation_section(found, replace(TOLD, val=drawn(1, of=0.0)))["ranking"]
     assert without is not None
     assert without["threshold"] is None
 
 
 def test_of_classes_alone_nothing_is_ranked(found: RunData) -> None:
     sure = np.eye(2)[TOLD.test.taken]
-    told = judged(selecting(found, "auc"), replace(TOLD, test=replace(TOLD.test, likely=sure, own=sure)))
+    told = evaluation_section(selecting(found, "auc"), replace(TOLD, test=replace(TOLD.test, likely=sure, own=sure)))
     assert [each.title for each in told["rows"]] == ["accuracy", "macro F1"]
     assert (told["headline"], told["ranking"], told["beside"]) == (None, None, [])
     assert told["unranked"].startswith(
         "All nodes of a predicted class have the same probability, so nodes cannot be ranked"
     )
     sealed = replace(found, settings=parse_job({"paradigm": "sealed"}))
-    of_sealed = judged(sealed, replace(TOLD, test=replace(TOLD.test, likely=sure, own=sure)))
+    of_sealed = evaluation_section(sealed, replace(TOLD, test=replace(TOLD.test, likely=sure, own=sure)))
     assert of_sealed["unranked"].startswith(
         "Classes alone were opened, so nodes cannot be ranked: there is no AUC, no prec"
     )
     three = np.eye(3)[TOLD.test.taken]
-    many = judged(sealed, replace(TOLD, classes=("a", "b", "c"), test=replace(TOLD.test, likely=three, own=three)))
+    many = evaluation_section(
+        sealed, replace(TOLD, classes=("a", "b", "c"), test=replace(TOLD.test, likely=three, own=three))
+    )
     assert "there is no AUC. A job" in many["unranked"]
-    assert judged(sealed, TOLD)["unranked"] == ""
+    assert evaluation_section(sealed, TOLD)["unranked"] == ""
 
 
 def test_predictions_are_paired_with_labels_node_by_node(copy: Copy) -> None:
@@ -147,8 +149,8 @@ def test_predictions_are_paired_with_labels_node_by_node(copy: Copy) -> None:
     nodes = np.arange(graph.common)
 
     def check() -> None:
-        told = scored(read_run(RunDirectory.open(run)))
-        assert isinstance(told, Scored)
+        told = read_predictions(read_run(RunDirectory.open(run)))
+        assert isinstance(told, LabelledPredictions)
         for split, mask in ((told.val, graph.val_mask), (told.test, graph.test_mask)):
             assert mask is not None
             assert graph.labels is not None
@@ -178,11 +180,11 @@ def test_guessing_is_by_the_most_frequent_class_of_the_judged_nodes(copy: Copy) 
     labels[tested[len(tested) // 5 :]] = 0  # and most of the test nodes of class 0
     save_party(replace(graph, labels=labels), path)
     found = read_run(RunDirectory.open(run))
-    told = scored(found)
-    assert isinstance(told, Scored)
+    told = read_predictions(found)
+    assert isinstance(told, LabelledPredictions)
     share = percent(1 - (len(tested) // 5) / len(tested))
     assert float(share.split()[0]) > 75
-    assert row(judged(found, told), "accuracy")[2] == f"{share} by always saying honest <b>"
+    assert row(evaluation_section(found, told), "accuracy")[2] == f"{share} by always saying honest <b>"
     name, right = confusion(told)["commonest"]
     assert (name, percent(right)) == ("honest <b>", share)
 
@@ -191,10 +193,10 @@ def test_a_test_auc_near_one_is_called_a_likely_leak(found: RunData) -> None:
     one = np.where(TOLD.test.labels == 1, 0.9, 0.1) + np.arange(len(TOLD.test.labels)) / 1e4
     ranked = np.stack([1 - one, one], 1)
     told = replace(TOLD, test=replace(TOLD.test, likely=ranked, own=ranked))
-    assert [note.startswith("Likely leak: the test AUC is 1.000 of A") for note in judged(found, told)["notes"]] == [
-        True
-    ]
-    assert judged(found, TOLD)["notes"] == []
+    assert [
+        note.startswith("Likely leak: the test AUC is 1.000 of A") for note in evaluation_section(found, told)["notes"]
+    ] == [True]
+    assert evaluation_section(found, TOLD)["notes"] == []
     # Of more classes networks reach it without a leak.
     more = np.concatenate([ranked, np.zeros((len(one), 1))], 1)
     more[0] = 0, 0, 1
@@ -202,8 +204,8 @@ def test_a_test_auc_near_one_is_called_a_likely_leak(found: RunData) -> None:
     three = replace(
         told, classes=("no", "fraud", "other"), test=replace(told.test, labels=labels, likely=more, own=more)
     )
-    assert row(judged(found, three), "AUC")[0] == "1.000"
-    assert judged(found, three)["notes"] == []
+    assert row(evaluation_section(found, three), "AUC")[0] == "1.000"
+    assert evaluation_section(found, three)["notes"] == []
 
 
 def test_another_organisations_part_has_no_figure_and_no_count_of_labels(copy: Copy, tmp_path: Path) -> None:
@@ -247,10 +249,12 @@ def test_the_page_begins_with_alone_together_and_pooled(copy: Copy) -> None:
 def test_what_calibration_did_is_told_on_test_nodes(found: RunData) -> None:
     own = TOLD.test.likely
     one = own[:, 1] / 4
-    told = judged(found, replace(TOLD, calibrated=True, test=replace(TOLD.test, likely=np.stack([1 - one, one], 1))))
+    told = evaluation_section(
+        found, replace(TOLD, calibrated=True, test=replace(TOLD.test, likely=np.stack([1 - one, one], 1)))
+    )
     words = html_of(found, told)
     assert f"a probability of {percent(float(one.mean()))}, and" in words
     error = calibration_error(reliability(TOLD.test.labels == 1, own[:, 1]))
     assert f"The network itself says {percent(float(own[:, 1].mean()))}, with an error of {error:.3f}:" in words
-    assert "no validation node was there" in html_of(found, judged(found, TOLD))
-    assert told["rows"] == judged(found, TOLD)["rows"], "figures are of the network's own"
+    assert "no validation node was there" in html_of(found, evaluation_section(found, TOLD))
+    assert told["rows"] == evaluation_section(found, TOLD)["rows"], "figures are of the network's own"

@@ -16,7 +16,7 @@ from veilgraph.link.collectives import text_tensor
 from veilgraph.link.factory import MemoryHub
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello
-from veilgraph.protocol.bounds import MAX_RELEASES_APART, agree_within_bounds, check_bounds
+from veilgraph.protocol.bounds import MAX_RELEASES_APART, agree_and_check_bounds, check_bounds
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES
@@ -125,7 +125,7 @@ def test_a_role_hears_who_states_too_much_before_anything_is_set_aside(changes: 
         hub.link(sender).send("A", Tag(Kind.HELLO), text_tensor(hellos[sender].model_dump_json()))
     ((field, value),) = changes.items()
     with refused(ProtocolError, code="stated", key=field, value=value, party="B"):
-        agree_within_bounds(session_of(COLLABORATIVE, hub.link("A")), hellos["A"])
+        agree_and_check_bounds(session_of(COLLABORATIVE, hub.link("A")), hellos["A"])
 
 
 def test_a_release_is_not_numbered_far_ahead_of_all_others() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from veilgraph_node_dp.mechanisms import FeatureMechanism, LocalLaplace, MultiBit, packed
+from veilgraph_node_dp.mechanisms import FeatureMechanism, LocalLaplace, MultiBit, to_wire
 from veilgraph_node_dp.publisher import LocalPublisher
 from veilgraph_node_dp.release import unpacked
 from veilgraph_node_dp.released import ReleasedLabels
@@ -60,7 +60,7 @@ def test_what_is_packed_is_unpacked(
     mechanism: FeatureMechanism, shape: tuple[int, ...], dtype: torch.dtype, nodes: int
 ) -> None:
     before = released(mechanism, nodes)
-    wire = packed(before)
+    wire = to_wire(before)
     assert (tuple(wire.shape), wire.dtype) == ((nodes, *shape), dtype)
     after = unpacked(wire, nodes, mechanism)
     assert after.dtype == torch.float32
@@ -69,13 +69,13 @@ def test_what_is_packed_is_unpacked(
 
 
 def changed(mechanism: FeatureMechanism, row: int, column: int, value: float) -> Tensor:
-    wire = packed(released(mechanism)).clone()
+    wire = to_wire(released(mechanism)).clone()
     wire[row, column] = value
     return wire
 
 
 MALFORMED: dict[str, tuple[FeatureMechanism, Callable[[], Tensor]]] = {
-    "a row too few": (SPARSE, lambda: packed(released(SPARSE, 4))),
+    "a row too few": (SPARSE, lambda: to_wire(released(SPARSE, 4))),
     "one dimension": (SPARSE, lambda: torch.ones(5, dtype=torch.int64)),
     "a feature too many": (SPARSE, lambda: torch.tensor([[1, 2, 3]]).repeat(5, 1)),
     "no feature": (SPARSE, lambda: torch.ones(5, 0, dtype=torch.int64)),
@@ -86,12 +86,12 @@ MALFORMED: dict[str, tuple[FeatureMechanism, Callable[[], Tensor]]] = {
     "the least integer": (SPARSE, lambda: changed(SPARSE, 0, 0, -(2**63))),
     "noise for bits": (SPARSE, lambda: torch.rand(5, 40)),
     "doubles for bits": (DENSE, lambda: torch.rand(5, 6).double()),
-    "a column too few": (DENSE, lambda: packed(released(DENSE))[:, 1:]),
+    "a column too few": (DENSE, lambda: to_wire(released(DENSE))[:, 1:]),
     "a value of 3": (DENSE, lambda: changed(DENSE, 2, 2, 3)),
     "three bits of two": (DENSE, lambda: torch.full((5, 6), 2, dtype=torch.uint8)),
     "a bit that is missing": (ALL, lambda: changed(ALL, 1, 1, 1)),
-    "bits for noise": (NOISE, lambda: packed(released(ALL))),
-    "sampled bits for noise": (NOISE, lambda: packed(released(SPARSE))),
+    "bits for noise": (NOISE, lambda: to_wire(released(ALL))),
+    "sampled bits for noise": (NOISE, lambda: to_wire(released(SPARSE))),
     "doubles for noise": (NOISE, lambda: released(NOISE).double()),
     "NaN": (NOISE, lambda: changed(NOISE, 4, 5, float("nan"))),
     "infinity": (NOISE, lambda: changed(NOISE, 0, 0, float("-inf"))),

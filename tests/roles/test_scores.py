@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 from torch import Tensor
 from torch.nn import functional
-from veilgraph_node_dp.choosing import calibrated, opinion_of
+from veilgraph_node_dp.choosing import calibrate, opinion_of
 
 from tests import nightly
 from tests.paradigms.cutting import CutError, cut_at
@@ -130,9 +130,9 @@ def test_an_opinion_is_calibrated_on_the_validation_nodes_and_knows_training_lab
     right = functional.one_hot(labels, 2).float() * 2 - 1
     logits = torch.where(val[:, None], right, -right)  # sure where it is right: validation nodes alone
     log_probabilities, opinion = opinion_of(objective(graph), graph, logits)
-    assert torch.equal(log_probabilities, calibrated(logits, labels, val))
+    assert torch.equal(log_probabilities, calibrate(logits, labels, val))
     for other in (train, test, ~val):
-        assert not torch.equal(log_probabilities, calibrated(logits, labels, other))
+        assert not torch.equal(log_probabilities, calibrate(logits, labels, other))
     assert torch.equal(opinion[train], functional.one_hot(labels[train], 2).float())
     assert torch.equal(opinion[~train], log_probabilities[~train].exp())
     other_tests = a_graph(labels=torch.where(test, 1 - labels, labels))

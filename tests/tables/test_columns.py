@@ -17,7 +17,7 @@ from tests.tables.writing import build, party, write
 from veilgraph.core.errors import DataError
 from veilgraph.report.tables import party_tables
 from veilgraph.tables.column_settings import DateSettings
-from veilgraph.tables.columns import column_hashes, predicted
+from veilgraph.tables.columns import column_hashes, prediction_kind
 from veilgraph.tables.describe import describe_party
 from veilgraph.tables.encode import FeatureEncoding, encode, fit_encoding
 from veilgraph.tables.nodes import FeatureColumn, NodeTable, read_nodes
@@ -245,4 +245,4 @@ def test_what_a_column_is_read_as_is_in_its_hash() -> None:
     months = hashes({"columns": "d", "date": {"parts": ["month"]}})
     assert months[2] != months[3]
     priced = [party(**each).nodes for each in ({}, *({"target": t, "split": FRACTIONS} for t in ("price", "worth")))]
-    assert len({column_hashes([], predicted(nodes), None)[0] for nodes in priced}) == 3
+    assert len({column_hashes([], prediction_kind(nodes), None)[0] for nodes in priced}) == 3

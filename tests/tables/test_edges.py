@@ -27,7 +27,7 @@ from veilgraph.report.tables import party_tables
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.organisations import Export, export_party
 from veilgraph.tables.describe import describe_party
-from veilgraph.tables.edges import EdgeTable, Elsewhere
+from veilgraph.tables.edges import EdgeTable, RemoteNodes
 from veilgraph.tables.settings import says_weights
 
 ENDS = {"a": ["u", "v", "u"], "b": ["v", "007", "007"]}
@@ -60,15 +60,15 @@ def test_ends_at_other_holders_become_rows_behind_ones_own(tmp_path: Path) -> No
         "at b": ["P", "north", "south", "P", "elsewhere", "north", None],
     }
     holders = {"source_holder": "at a", "target_holder": "at b"}
-    elsewhere = Elsewhere("P", ("north", "south"))
+    elsewhere = RemoteNodes("P", ("north", "south"))
     table = read_edge_table(tmp_path, columns, elsewhere, **holders)
     assert set(elsewhere.ids) == {"north/k", "north/l", "south/k"}
     places = {3 + row: name for name, row in elsewhere.ids.items()} | dict(enumerate(IDS.to_pylist()))
     pairs = [(places[one], places[other]) for one, other in ends(table)]
     assert pairs == [("u", "v"), ("u", "north/k"), ("u", "south/k"), ("north/k", "u")]
     assert (table.rows.tolist(), table.dropped.tolist()) == ([7], [3])  # nobody's here, both others', no holder
-    assert ends(read_edge_table(tmp_path, columns, Elsewhere("P"), **holders)) == [(0, 1)]
-    everybody = Elsewhere("P", None)
+    assert ends(read_edge_table(tmp_path, columns, RemoteNodes("P"), **holders)) == [(0, 1)]
+    everybody = RemoteNodes("P", None)
     assert len(read_edge_table(tmp_path, columns, everybody, **holders).source) == 5
     assert "elsewhere/w" in everybody.ids
 

@@ -10,7 +10,7 @@ import pytest
 from tests.errors import refused
 from tests.tables.writing import IDS, RELATION, party, read_edge_table, write
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.tables.edges import Elsewhere
+from veilgraph.tables.edges import RemoteNodes
 from veilgraph.tables.nodes import read_nodes
 from veilgraph.tables.source import stream
 
@@ -310,7 +310,7 @@ def test_edges(
 def test_an_end_of_ones_own_that_is_not_there_is_refused_and_another_s_is_not(tmp_path: Path) -> None:
     columns = {"a": ["u", "x"], "b": ["k", "k"], "at": ["north", "north"]}
     with refused(DataError, key="a"):
-        read_edge_table(tmp_path, columns, Elsewhere("P", ("north",)), target_holder="at")
-    found = read_edge_table(tmp_path, columns, Elsewhere("P", ("north",)), target_holder="at", unknown="drop")
+        read_edge_table(tmp_path, columns, RemoteNodes("P", ("north",)), target_holder="at")
+    found = read_edge_table(tmp_path, columns, RemoteNodes("P", ("north",)), target_holder="at", unknown="drop")
     assert (found.source.tolist(), found.target.tolist(), found.dropped.tolist()) == ([0], [len(IDS)], [1])
     assert found.strangers["a"] == ["x"]

@@ -23,7 +23,7 @@ from veilgraph.nn import CustomModel
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch import jobs
-from veilgraph.runtime.launch.inputs import GivenIds, GivenParties, by_name
+from veilgraph.runtime.launch.inputs import GivenIds, GivenParties, parties_by_name
 from veilgraph.runtime.launch.jobs import Progress, check_job
 from veilgraph.runtime.store.lifetime import GivenLedgers
 
@@ -69,7 +69,7 @@ def settings_of(job: Job, holders: Sequence[PartyId] | None = None) -> JobSettin
 
 def settings_beside(job: Job, parties: GivenParties | None) -> JobSettings:
     """Return a job's settings with the holders of ``parties``, if given; ``ConfigError``: it names data too."""
-    names = None if parties is None else list(by_name(parties, None))
+    names = None if parties is None else list(parties_by_name(parties, None))
     settings = settings_of(job, names)
     if names is not None:
         _check_no_other_data(settings, len(names))

@@ -29,7 +29,7 @@ with deferred():  # a training needs none of it
     from veilgraph.audit.audit import AuditPlan, audit
     from veilgraph.audit.finding import AuditResult
     from veilgraph.report.page import write_page
-    from veilgraph.report.protection import against
+    from veilgraph.report.protection import labels_suffix
     from veilgraph.report.training import curves
 
 ONE_MACHINE: Final[Mapping[PartyId, int]] = {}
@@ -56,7 +56,7 @@ def run_facts(run: RunDirectory) -> dict[str, str]:
     if summary is None:
         return {**found, "state": f"not complete: {len(run.metrics())} epochs of at most {job.train.epochs}"}
     figures = {
-        f"test {figure.title}": f"{figure.shown(value)}{against(job)}"
+        f"test {figure.title}": f"{figure.shown(value)}{labels_suffix(job)}"
         for figure in job.measures.figures
         if (value := summary.get(f"test_{figure.name}")) is not None
     }

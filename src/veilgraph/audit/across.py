@@ -29,9 +29,9 @@ from veilgraph.audit.finding import (
     Outcome,
     Secret,
     Skipped,
-    concluded,
+    judge_findings,
     limits_of,
-    measured,
+    measure_outcome,
     save_audit,
 )
 from veilgraph.audit.pairs import KnownPairs, Pairs, pair_codes, pair_products, random_pairs
@@ -127,7 +127,7 @@ def audit_across(run: RunDirectory, party: PartyId, link: Link, secrets: SecretS
     if target is None:
         return
     found = [each for other in others for each in target.receive_findings(link, other)]
-    result = concluded(run.settings, 0, found, limits_of(run.settings.audit_limits, {}))
+    result = judge_findings(run.settings, 0, found, limits_of(run.settings.audit_limits, {}))
     save_audit(run.path, result)
     count, failed = len(result.findings), f", of which {len(result.failed)} do not pass" if result.failed else ""
     log.info("the audit has %d findings on the data here%s: veilgraph audit %s", count, failed, run.path)
@@ -262,7 +262,7 @@ class _AskingHolder:
                 found.append(
                     Finding(
                         adversary, self._party, attack.secret, answer.attack, answer.evidence, permitted=True,
-                        **measured(outcome, seed=0, level=FALSE_ALARM_RATE),
+                        **measure_outcome(outcome, seed=0, level=FALSE_ALARM_RATE),
                     )
                 )  # fmt: skip
             except DataError as error:

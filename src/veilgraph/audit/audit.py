@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from veilgraph.audit.attack import ATTACKS, Attack, AuditContext, joined_evidence, load_view, predictions_of
-from veilgraph.audit.claims import checked
+from veilgraph.audit.claims import run_checks
 from veilgraph.audit.epsilon import empirical_epsilon
 from veilgraph.audit.finding import (
     CLIENT,
@@ -20,19 +20,19 @@ from veilgraph.audit.finding import (
     AuditResult,
     Finding,
     Skipped,
-    chosen,
+    check_choice,
     coalition_of,
-    concluded,
+    judge_findings,
     limits_of,
-    measured,
+    measure_outcome,
     members_of,
     save_audit,
 )
-from veilgraph.audit.sealing import against_chance, told_from_noise
+from veilgraph.audit.sealing import against_chance, uniformity_test
 from veilgraph.audit.statistics import Verdict, measure
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.protocol.evidence import OPEN, SILENT, Evidence, evidence_of, posteriors, unused
+from veilgraph.protocol.evidence import OPEN, SILENT, Evidence, evidence_of, posteriors, unused_messages
 from veilgraph.protocol.job import UNLIMITED, AttackLimit, JobSettings
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -81,7 +81,7 @@ def audit(
     _check_readable(case)
     adversaries = _canonical_adversaries(settings, asked.adversaries)
     every = (*ATTACKS, *UNLIMITED)
-    attacks = chosen("attacks", asked.attacks, every)
+    attacks = check_choice("attacks", asked.attacks, every)
     if asked.shadows < 2:
         raise ConfigError(f"shadows={asked.shadows!r} must be at least 2: an estimate of how models vary")
     limits = limits_of(settings.audit_limits, asked.limits or {})
@@ -96,7 +96,7 @@ def audit(
             named.add(one.attack if isinstance(one, Finding) else one.name)
         idle = [name for name in every if asked.attacks is not None and name in attacks and name not in named]
         found += [Skipped(adversary, name, NOTHING, name) for name in idle]
-    result = concluded(settings, asked.seed, found, limits)
+    result = judge_findings(settings, asked.seed, found, limits)
     save_audit(run.path, result)
     return result
 
@@ -154,10 +154,10 @@ def _findings_of_adversary(
             yield _test_uniformity(case, adversary, evidence, about)
     if adversary != CLIENT and len(members_of(adversary)) == 1:
         view = case.view(adversary)
-        for names, what in dict((*case.source.unattacked(view), *unused(view, found))).items():
+        for names, what in dict((*case.source.unattacked(view), *unused_messages(view, found))).items():
             yield Skipped(adversary, f"any attack on {names}", f"the catalogue has none on this: {what}")
         progress(f"{adversary}: what the run claims")
-        yield from checked(case, adversary, attacks)
+        yield from run_checks(case, adversary, attacks)
     if "epsilon" in attacks:
         progress(f"{adversary}: canaries")
         yield from empirical_epsilon(case, adversary, found)
@@ -185,19 +185,19 @@ def _mount_attack(
     asked = evidence.on(case.graph(target))
     outcome = attack.mount(case.beside_own(asked, adversary, target), case, adversary, target)
     judged = None if evidence.permitted else against_chance(outcome, FALSE_ALARM_RATE)
-    found = measured(outcome, seed=case.seed, level=FALSE_ALARM_RATE, judged=judged)
+    found = measure_outcome(outcome, seed=case.seed, level=FALSE_ALARM_RATE, judged=judged)
     return Finding(adversary, target, attack.secret, name, evidence.words, permitted=evidence.permitted, **found)
 
 
 def _test_uniformity(case: AuditContext, adversary: PartyId, evidence: Evidence, about: str) -> Finding | Skipped:
-    """The finding of ``told_from_noise`` on masked messages, which must look uniform."""
+    """The finding of ``uniformity_test`` on masked messages, which must look uniform."""
     try:
-        outcome, p_value = told_from_noise(evidence, case.seed)
+        outcome, p_value = uniformity_test(evidence, case.seed)
     except DataError as error:
         return Skipped(adversary, f"uniformity of {evidence.words}", str(error), "uniformity")
     auc, level = measure(outcome.scores, outcome.truth).auc, FALSE_ALARM_RATE
     judged = Verdict(p_value <= level, auc, against=0.5, p_value=p_value, level=level)
-    found = measured(outcome, seed=case.seed, level=level, judged=judged)
+    found = measure_outcome(outcome, seed=case.seed, level=level, judged=judged)
     return Finding(adversary, about, "nothing", "uniformity", evidence.words, permitted=False, **found)
 
 
@@ -210,9 +210,9 @@ def _canonical_adversaries(settings: JobSettings, asked: Sequence[str] | None) -
     for each in asked:
         members = members_of(each)
         if len(members) == 1:
-            found += chosen("adversaries", members, (*parties, CLIENT))
+            found += check_choice("adversaries", members, (*parties, CLIENT))
             continue
-        chosen("adversaries", members, parties)
+        check_choice("adversaries", members, parties)
         if len(set(members)) < len(members) or set(members) >= set(settings.data.names):
             raise ConfigError(
                 f"adversaries={each!r}: name different parties, and leave a holder out, whose secrets they are after"

@@ -32,7 +32,7 @@ _MOST: Final = 60  # releases of which all pairs are compared: the first half an
 
 
 @dataclass(frozen=True)
-class Level:
+class NoiseTest:
     """The result of testing releases against their claimed noise: ``p_value`` of all tests together.
 
     ``share``: the least estimate of noise over that claimed; ``excess``: by how many clips the longest row is too long.
@@ -43,7 +43,7 @@ class Level:
     excess: float
 
 
-def noise_level(releases: Sequence[Noisy]) -> Level:
+def noise_level(releases: Sequence[Noisy]) -> NoiseTest:
     """Tests releases of one adversary's view against the noise that is claimed: at least one of them.
 
     A released matrix is x + n, n of independent N(0, s²) entries, and every row of x is at most C long. Whatever x is,
@@ -73,7 +73,7 @@ def noise_level(releases: Sequence[Noisy]) -> Level:
     high, excess = zip(*(_rows_too_long(series) for series in _release_groups(kept)), strict=True)
     tests = len(low) + len(high)
     shares = np.sqrt(np.asarray(squares) / np.asarray(counts))
-    return Level(float(min(1.0, tests * min(low.min(), *high))), float(shares.min()), float(max(excess)))
+    return NoiseTest(float(min(1.0, tests * min(low.min(), *high))), float(shares.min()), float(max(excess)))
 
 
 def _release_groups(releases: Sequence[Noisy]) -> list[Sequence[Noisy]]:
@@ -160,7 +160,7 @@ Found = Iterator[Finding | Skipped]
 _CHECKS: Final[dict[Check, Callable[[AuditContext, View], Found]]] = {}
 
 
-def checked(case: AuditContext, party: PartyId, names: Sequence[str]) -> Found:
+def run_checks(case: AuditContext, party: PartyId, names: Sequence[str]) -> Found:
     """Run those checks of one party's view that ``names`` has, and yield their findings."""
     for name, check in _CHECKS.items():
         if name in names:

@@ -101,7 +101,7 @@ def _canary_tests(case: AuditContext, adversary: str, found: Sequence[Evidence])
         yield learnt_from, private.canaries, lacking, partial(_label_guesses, case, gradients)
 
 
-def inserted_at(case: AuditContext, holder: PartyId) -> VoteCanaries:
+def vote_canaries_of(case: AuditContext, holder: PartyId) -> VoteCanaries:
     """The canaries among a holder's edges, drawn again from the key that its run saved; ``DataError``: no key."""
     return VoteCanaries.of(case.settings, holder, case.graph(holder).num_nodes, _saved_canaries(case, holder).key)
 
@@ -155,16 +155,16 @@ def _class_one_scores(evidence: Evidence, places: Nodes, others: Nodes, labels: 
 def _vote_guesses(case: AuditContext, adversary: str, holder: PartyId) -> Iterator[Guesses]:
     """Guesses about canaries among a holder's edges, which vote with noise, from the label holder's predictions."""
     settings, read = case.settings, case.view(case.settings.data.label_party).predicted
-    canaries = inserted_at(case, holder)
+    canaries = vote_canaries_of(case, holder)
     if read is None:
         raise DataError("there are no predictions")
     words = f"what is predicted of {canaries.count} nodes, each at the end of a canary among {holder}'s edges"
-    scores = voted(read(), canaries.places(holder), classes=settings.outcome.opens_classes_alone)
+    scores = vote_scores(read(), canaries.places(holder), classes=settings.outcome.opens_classes_alone)
     limit = _claimed_epsilon(case, holder)
     yield Guesses(words, scores, canaries.coins, 0.0, limit)
 
 
-def voted(predicted: Tensor, places: Tensor, *, classes: bool) -> Floats:
+def vote_scores(predicted: Tensor, places: Tensor, *, classes: bool) -> Floats:
     """Scores [m] of canary edges: how far the first end is predicted as the class of the other end, not as others.
 
     With ``classes`` alone: the same class speaks for a vote, the most frequent one against it, any other one for noise.

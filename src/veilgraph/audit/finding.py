@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from veilgraph.audit.statistics import Figure, Interval, Truth, Verdict, intervals, measure, verdict
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
-from veilgraph.core.settings import settled
+from veilgraph.core.settings import config_errors
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.job import ATTACKS, AttackLimit, JobSettings, LimitedFigure, Limits
 from veilgraph.protocol.view import Floats
@@ -172,7 +172,7 @@ class AuditResult:
         return {"version": 2, **asdict(self)}
 
 
-def measured(outcome: Outcome, *, seed: int, level: float, judged: Verdict | None = None) -> dict[str, Any]:
+def measure_outcome(outcome: Outcome, *, seed: int, level: float, judged: Verdict | None = None) -> dict[str, Any]:
     """Return the measured fields of a ``Finding``: AUC and rates with intervals, ROC, baselines, gain and verdict.
 
     Without a verdict ``judged``, scores are read in the better direction, and tested by permutations at ``level``.
@@ -225,20 +225,17 @@ def _thinned_roc(scores: Floats, truth: Truth) -> Curve:
 
 def limits_of(of_job: Mapping[str, AttackLimit], asked: Mapping[str, float | AttackLimit]) -> dict[str, AttackLimit]:
     """Return the job's limits, overridden figure by figure; ``ConfigError``: an attack is unknown, a limit invalid."""
-    chosen("limits", tuple(asked), tuple(ATTACKS))
+    check_choice("limits", tuple(asked), tuple(ATTACKS))
     found = dict(of_job)
-    with settled("limits"):
+    with config_errors("limits"):
         for name, limit in TypeAdapter(Limits).validate_python(dict(asked)).items():
             before = found[name].figures() if name in found else {}
             found[name] = AttackLimit(**before | limit.figures())
     return found
 
 
-def concluded(
-    settings: JobSettings,
-    seed: int,
-    found: Sequence[Finding | Skipped],
-    limits: Mapping[str, AttackLimit],
+def judge_findings(
+    settings: JobSettings, seed: int, found: Sequence[Finding | Skipped], limits: Mapping[str, AttackLimit]
 ) -> AuditResult:
     """Judge all findings against limits and chance; a limit that no finding tests is added to what was skipped."""
     findings = [each for each in found if isinstance(each, Finding)]
@@ -268,7 +265,7 @@ def save_audit(folder: Path, result: AuditResult) -> None:
     write_whole(folder / AUDIT_FILE, json.dumps(result.record(), indent=1, allow_nan=False, default=str).encode())
 
 
-def chosen(name: str, asked: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+def check_choice(name: str, asked: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
     """Return ``asked`` without repetitions, or all of ``known`` for None; ``ConfigError``: one is not ``known``."""
     unknown = [each for each in asked or () if each not in known]
     if unknown:

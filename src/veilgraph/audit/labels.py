@@ -22,7 +22,7 @@ from sklearn.metrics import silhouette_score
 
 from veilgraph.audit.attack import Nodes, Scene, attack, some_of_each
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.pairs import Pairs, check_rows, fitted, unit_columns
+from veilgraph.audit.pairs import Pairs, check_rows, fit_quietly, unit_columns
 from veilgraph.audit.statistics import Truth
 from veilgraph.core.errors import DataError
 from veilgraph.protocol.view import Floats
@@ -67,7 +67,10 @@ def blind(at: Scene) -> Outcome:
     known, right, among = at.case.class_names(at.target, nodes), None, ""
     if known is not None:
         labels, classes = known
-        right, among = float((matched(found.groups, labels) == labels).mean()), f" where there are {classes} classes"
+        right, among = (
+            float((match_clusters(found.groups, labels) == labels).mean()),
+            f" where there are {classes} classes",
+        )
 
     def alike(rows: Floats) -> Floats:
         unit = directions(rows[nodes] - rows[nodes].mean(axis=0))
@@ -99,7 +102,7 @@ def _infer_labels(at: Scene, *, training: bool, by_clusters: bool = False) -> Ou
 
     def flat(found: Floats) -> tuple[Floats, Truth]:
         centred = found - found[places].mean(axis=0)  # or a class would be ranked high for being frequent
-        return flattened(centred, labels[rows], places)
+        return binary_targets(centred, labels[rows], places)
 
     def of_features(features: Floats) -> Floats:
         return flat(few.completion(None, features[rows]))[0]
@@ -157,7 +160,7 @@ def membership_scores(gradients: NDArray[Any]) -> Floats:
     return np.asarray(np.linalg.norm(mean_rows(gradients), axis=1))
 
 
-def matched(assignment: NDArray[Any], truth: NDArray[Any]) -> Labels:
+def match_clusters(assignment: NDArray[Any], truth: NDArray[Any]) -> Labels:
     """Names clusters [T], or ``UNASSIGNED``, by the one-to-one matching with classes [T] that is right most often.
 
     The matching reads the truth, so it is an upper bound for an adversary, who must still learn which is which.
@@ -212,7 +215,7 @@ class KnownLabels:
             blocks.append(unit_columns(check_rows("embeddings", embeddings, count)))
         features = np.concatenate(blocks, axis=1)
         clusters = softmax(_SHARPNESS * self._cosines(directions(features), "features"), axis=1)
-        model = fitted(LogisticRegression(max_iter=1000), features[self.nodes], self.labels)
+        model = fit_quietly(LogisticRegression(max_iter=1000), features[self.nodes], self.labels)
         guesses = np.asarray((clusters + model.predict_proba(features)) / 2)
         guesses[~features.any(axis=1)] = 1 / self.classes
         return guesses
@@ -229,10 +232,10 @@ class KnownLabels:
             start[label] = rows[mine].mean(axis=0)
         seen = rows[rows.any(axis=1)]
         centres = KMeans(self.classes, init=directions(start), n_init=1, random_state=self.seed)
-        return np.asarray(rows @ directions(fitted(centres, seen, np.zeros(len(seen))).cluster_centers_).T)
+        return np.asarray(rows @ directions(fit_quietly(centres, seen, np.zeros(len(seen))).cluster_centers_).T)
 
 
-def flattened(scores: Floats, labels: NDArray[Any], nodes: NDArray[Any]) -> tuple[Floats, Truth]:
+def binary_targets(scores: Floats, labels: NDArray[Any], nodes: NDArray[Any]) -> tuple[Floats, Truth]:
     """Turn scores [N, C] of ``KnownLabels`` into binary targets: is this node of this class?
 
     None of the ``nodes`` [T] is a known one, or the figures flatter the attack. Gives scores and truth [T·C], node by
@@ -246,7 +249,7 @@ def flattened(scores: Floats, labels: NDArray[Any], nodes: NDArray[Any]) -> tupl
 
 
 def accuracy(scores: Floats, labels: NDArray[Any], nodes: NDArray[Any]) -> float:
-    """Share of nodes whose class has the highest score; of equal scores one is guessed. Arguments: ``flattened``."""
+    """Share of nodes whose class has the highest score; ties are guessed. Arguments: ``binary_targets``."""
     chosen, truth = scores[nodes], labels[nodes]
     best = chosen == chosen.max(axis=1, keepdims=True)
     return float((best[np.arange(len(truth)), truth] / best.sum(axis=1)).mean())
@@ -331,7 +334,7 @@ def _classes_by_silhouette(rows: Floats, seed: int) -> int:
 
 
 def _kmeans_labels(rows: Floats, classes: int, seed: int) -> Labels:
-    model = fitted(KMeans(classes, n_init=5, random_state=seed), rows, np.zeros(len(rows)))
+    model = fit_quietly(KMeans(classes, n_init=5, random_state=seed), rows, np.zeros(len(rows)))
     return np.asarray(model.labels_, dtype=np.int64)
 
 

@@ -278,7 +278,7 @@ def train_classifier(
     positives = int(np.count_nonzero(truth))
     if positives in (0, len(truth)):
         raise DataError(f"truth: has {positives} positives among {len(truth)} known targets; give some of both")
-    model = fitted(_MAKERS[classifier](seed), features, np.asarray(truth, dtype=np.bool_))
+    model = fit_quietly(_MAKERS[classifier](seed), features, np.asarray(truth, dtype=np.bool_))
     tiny = np.finfo(np.float64).tiny
 
     def log_odds(others: Floats) -> Floats:
@@ -288,7 +288,7 @@ def train_classifier(
     return log_odds
 
 
-def fitted(model: Any, features: Floats, truth: NDArray[Any]) -> Any:  # noqa: ANN401 - scikit-learn has no types
+def fit_quietly(model: Any, features: Floats, truth: NDArray[Any]) -> Any:  # noqa: ANN401 - scikit-learn has no types
     """Fit a scikit-learn model and return it; the warning that it has not converged is silenced."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

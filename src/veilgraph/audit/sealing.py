@@ -36,7 +36,7 @@ from veilgraph.audit.statistics import Truth, Verdict, measure
 from veilgraph.core.arguments import argument
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER, Kind, PartyId
-from veilgraph.link.view import Seen, read_view
+from veilgraph.link.view import ViewEntry, read_view
 from veilgraph.protocol.evidence import Ciphertext, Evidence, Order, Unsigned, chosen_words
 from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.view import Floats
@@ -55,7 +55,7 @@ _DEPENDENT: Final = 5
 _FEWEST_PLACES: Final = 8
 
 
-def told_from_noise(evidence: Evidence, seed: int) -> tuple[Outcome, float]:
+def uniformity_test(evidence: Evidence, seed: int) -> tuple[Outcome, float]:
     """Test whether masked messages look uniform: scores of a distinguisher, and the p-value of uniformity tests.
 
     Of many messages the first and last 16 are read. Raises ``DataError``: they are no words of a ring, or too few.
@@ -250,8 +250,8 @@ class Session:
     """What all parties of one session received from others, and noted of what they hid in what they sent."""
 
     name: str
-    received: tuple[Seen, ...]
-    noted: tuple[Seen, ...]
+    received: tuple[ViewEntry, ...]
+    noted: tuple[ViewEntry, ...]
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class _Repetition:
         return f"{' and '.join(self.sessions)}: {self.what}"
 
 
-def audit_beside(paths: Sequence[Path]) -> tuple[list[Session], list[_Repetition]]:
+def compare_sessions(paths: Sequence[Path]) -> tuple[list[Session], list[_Repetition]]:
     """Compare the recorded sessions of runs of the same parties; return them, and what two of them must not share.
 
     Raises ``ConfigError``: parties differ, or there are no two sessions; ``RunError``: a run has no view.
@@ -279,7 +279,7 @@ def audit_beside(paths: Sequence[Path]) -> tuple[list[Session], list[_Repetition
                 f"{', '.join(first.data.names)}; give runs of the same parties",
                 key="--beside",
             )
-    sessions = recorded(runs)
+    sessions = read_sessions(runs)
     if len(sessions) < 2:
         raise ConfigError(
             f"--beside={paths[-1]}: there is one recorded session alone, and two are compared; give another run",
@@ -288,7 +288,7 @@ def audit_beside(paths: Sequence[Path]) -> tuple[list[Session], list[_Repetition
     return sessions, list(repetitions(sessions, [run.settings for run in runs]))
 
 
-def recorded(runs: Iterable[RunDirectory]) -> list[Session]:
+def read_sessions(runs: Iterable[RunDirectory]) -> list[Session]:
     """Read the recorded sessions of runs, oldest first, a copied one once. ``RunError``: a run has no view."""
     found, known = list[Session](), set[bytes]()
     for run in runs:
@@ -320,7 +320,7 @@ def repetitions(sessions: Sequence[Session], jobs: Sequence[JobSettings]) -> Ite
     checks: list[tuple[Callable[[Session], Any], Callable[[Any, Any], Iterator[str]], Any]] = [
         (_fresh_blocks, _repeated_blocks, combinations),
         (partial(_tensors_by_place, wanted=_first_masked_words), _small_differences, combinations),
-        (lambda session: opened(session.received, len(holders)), _repeated_low_bits, combinations),
+        (lambda session: opened_sums(session.received, len(holders)), _repeated_low_bits, combinations),
         (partial(_averaging_sums, holders=holders), _exposing_sums, combinations_with_replacement),
     ]
     if any(map(adds_noise, jobs)):
@@ -330,7 +330,7 @@ def repetitions(sessions: Sequence[Session], jobs: Sequence[JobSettings]) -> Ite
             yield from (_Repetition((one, other), what) for what in compare(ours, theirs))
 
 
-def octets(seen: Seen) -> NDArray[np.uint8]:
+def octets(seen: ViewEntry) -> NDArray[np.uint8]:
     """The bytes [n] of a message's tensor."""
     return np.asarray(seen.tensor().contiguous().view(-1).view(torch.uint8).numpy())
 
@@ -354,7 +354,7 @@ def _repeated_blocks(ours: Mapping[Kind, set[bytes]], theirs: Mapping[Kind, set[
             yield f"{kind.name}: two sessions have {common} blocks in common"
 
 
-def _tensors_by_place(session: Session, wanted: Callable[[Seen], Tensor | None]) -> _ByPlace:
+def _tensors_by_place(session: Session, wanted: Callable[[ViewEntry], Tensor | None]) -> _ByPlace:
     """(kind, sender, receiver, shape) → what ``wanted`` makes of the messages received, but None."""
     found: dict[Place, list[Tensor]] = defaultdict(list)
     for seen in session.received:
@@ -363,7 +363,7 @@ def _tensors_by_place(session: Session, wanted: Callable[[Seen], Tensor | None])
     return found
 
 
-def _first_masked_words(seen: Seen) -> Tensor | None:
+def _first_masked_words(seen: ViewEntry) -> Tensor | None:
     """The first 24 words of a masked int64 message; None of other messages and those of fewer than four words."""
     if (
         seen.tag.kind not in _RING
@@ -383,7 +383,7 @@ def _small_differences(ours: _ByPlace, theirs: _ByPlace) -> Iterator[str]:
             yield f"{_place_words(place)}: messages of two sessions differ by small numbers"
 
 
-def opened(messages: Iterable[Seen], holders: int) -> list[Tensor]:
+def opened_sums(messages: Iterable[ViewEntry], holders: int) -> list[Tensor]:
     """The values that a sealed job opened: sums of ``MASKED_WIRE`` shares of one tag, where all holders sent one."""
     parts: dict[object, dict[PartyId, Tensor]] = {}
     for seen in messages:
@@ -427,11 +427,11 @@ def _averaging_sums(session: Session, holders: Sequence[PartyId]) -> tuple[list[
 
 def _exposing_sums(ours: Any, theirs: Any) -> Iterator[str]:  # noqa: ANN401 - of ``_averaging_sums``
     """Report holders whose values are the difference of two sums of averaging, in one session or two."""
-    for holder in sorted(told_by(ours[0], theirs[0], [*ours[1], *theirs[1]])):
+    for holder in sorted(exposed_holders(ours[0], theirs[0], [*ours[1], *theirs[1]])):
         yield f"MASKED: two sums differ by the values of {holder}"
 
 
-def told_by(
+def exposed_holders(
     sums: Iterable[Tensor], others: Sequence[Tensor], candidates: Iterable[tuple[PartyId, Tensor]]
 ) -> set[PartyId]:
     """Holders with a nonzero candidate that, with either sign, is a sum minus one of ``others`` exactly."""
@@ -446,7 +446,7 @@ def told_by(
     return {holder for holder in found if holder is not None}
 
 
-def _released_matrix(seen: Seen) -> Tensor | None:
+def _released_matrix(seen: ViewEntry) -> Tensor | None:
     of_holder = seen.tag.kind in RELEASES and seen.sender != SERVER
     return seen.tensor() if of_holder and len(seen.shape) == 2 else None
 

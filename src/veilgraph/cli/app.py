@@ -32,7 +32,7 @@ from veilgraph.protocol.preset import Choice
 with deferred():
     from veilgraph.deploy import key_file
     from veilgraph.deploy.kit import Kit
-    from veilgraph.protocol.job_file import parse_chosen, said_in
+    from veilgraph.protocol.job_file import parse_with_choices, settings_class_of
     from veilgraph.samples.shipped import replaced, with_overrides
 
 Parameters = ParamSpec("Parameters")
@@ -271,16 +271,16 @@ def read_chosen(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings
     """Read a job file with ``overrides``; also return what its preset chose where neither of these says anything."""
     content = read_yaml(job, "job file")
     if not overrides:
-        return parse_chosen({} if content is None else content, str(job))
+        return parse_with_choices({} if content is None else content, str(job))
     changes = dict(map(override, overrides))
-    said = said_in({} if content is None else content, str(job))[1]
+    said = settings_class_of({} if content is None else content, str(job))[1]
     try:
-        settings = parse_chosen(said, str(job))[0]
+        settings = parse_with_choices(said, str(job))[0]
     except ConfigError:  # what replaces its settings may mend it
-        return parse_chosen(replaced(said, changes, whole=False), f"{job} with overrides")
+        return parse_with_choices(replaced(said, changes, whole=False), f"{job} with overrides")
     if "paradigm" not in changes:  # whose keys are others
         replaced(settings.model_dump(mode="json"), changes)
-    return parse_chosen(replaced(said, changes, whole=False), f"{settings.name} with overrides")
+    return parse_with_choices(replaced(said, changes, whole=False), f"{settings.name} with overrides")
 
 
 def overridden(settings: JobSettings, overrides: Sequence[str] | None) -> JobSettings:

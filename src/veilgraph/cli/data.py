@@ -9,17 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from veilgraph.cli.app import (
-    Out,
-    Overrides,
-    Processes,
-    command,
-    data,
-    option,
-    overridden,
-    read_settings,
-    refuse_given,
-)
+from veilgraph.cli.app import Out, Overrides, Processes, command, data, option, overridden, read_settings, refuse_given
 from veilgraph.cli.output import echo, emit, messages, plain, results
 from veilgraph.core.deferred import deferred
 from veilgraph.core.files import fresh_path
@@ -161,12 +151,7 @@ def show_party(file: Path, job: JobSettings | None = None) -> describe.PartyDesc
 
 
 @command("align", "veilgraph data align job.yaml --out runs/aligned", data, json=True)
-def align_command(
-    job: Path,
-    out: Out = None,
-    overrides: Overrides = None,
-    processes: Processes = False,
-) -> None:
+def align_command(job: Path, out: Out = None, overrides: Overrides = None, processes: Processes = False) -> None:
     """Find the nodes that all holders have in common, by private set intersection (PSI), and build every party's graph.
 
     Trains nothing. A horizontal job has the tables read and their columns compared. veilgraph train does either by

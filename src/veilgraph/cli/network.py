@@ -29,7 +29,7 @@ from veilgraph.cli.app import (
     passphrase_source,
     read_settings,
 )
-from veilgraph.cli.output import LogFormat, begun, echo, emit, messages, of_party, plain, results, say
+from veilgraph.cli.output import LogFormat, echo, emit, messages, plain, results, say, set_log_party, start_log
 from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
@@ -47,7 +47,7 @@ with deferred():
     from veilgraph.protocol import consent
     from veilgraph.protocol.limits import revelations
     from veilgraph.report.tables import table
-    from veilgraph.runtime.store.predictions import reading
+    from veilgraph.runtime.store.predictions import predicting_holder
     from veilgraph.runtime.store.run_directory import RunDirectory
 
 MetricsOption = Annotated[
@@ -100,10 +100,7 @@ def init_command(
 
 @command("provision", "veilgraph net provision project.yaml --out consortium", net)
 def provision_command(
-    project: Path,
-    out: Path = Path("consortium"),
-    add: bool = False,
-    passphrase_file: PassphraseFile = None,
+    project: Path, out: Path = Path("consortium"), add: bool = False, passphrase_file: PassphraseFile = None
 ) -> None:
     """Make certificates and one start-up kit per participant.
 
@@ -162,11 +159,11 @@ def join_command(
         --allow-audit: At who deals, the server unless the project names another: keep what it sends and receives in
             training, and answer audits of the holders. A holder says so in its party file: limits.allow_audit.
     """
-    report = begun(log_format, say)
+    report = start_log(log_format, say)
 
     address = _metrics_address(metrics, metrics_open)
     opened = open_kit(kit, passphrase_file)
-    of_party(report, opened.name)
+    set_log_party(report, opened.name)
     join(
         opened,
         party,
@@ -222,10 +219,7 @@ def submit_command(
 
 
 @command("status", "veilgraph net status --kit consortium/kits/ops@example.org", net, json=True)
-def status_command(
-    kit: Path,
-    passphrase_file: PassphraseFile = None,
-) -> None:
+def status_command(kit: Path, passphrase_file: PassphraseFile = None) -> None:
     """Show who is connected, which jobs were submitted, and how far those are that run.
 
     With a site's own kit: the jobs that it has, and how far each is, as its own log says.
@@ -267,10 +261,7 @@ def _table_with_ids(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Ta
 
 @command("logs", "veilgraph net logs --kit consortium/kits/bank", net)
 def logs_command(
-    kit: Path,
-    job_id: JobId = None,
-    everything: bool = False,
-    passphrase_file: PassphraseFile = None,
+    kit: Path, job_id: JobId = None, everything: bool = False, passphrase_file: PassphraseFile = None
 ) -> None:
     """Print the log of a job. What a party's log says stays with that party.
 
@@ -313,10 +304,10 @@ def serve_command(
         --port: 0: any free one.
         --max-age-days DAYS: Refuse to answer from an older inference.
     """
-    log = begun(log_format, say)
+    log = start_log(log_format, say)
 
     address = _metrics_address(metrics, metrics_open)
-    of_party(log, reading(RunDirectory.open(run)))
+    set_log_party(log, predicting_holder(RunDirectory.open(run)))
     serve.serve(
         run,
         host=host,
@@ -332,10 +323,7 @@ def serve_command(
 
 @command("consent", "veilgraph net consent approve 3f2a --kit consortium/kits/bank", net, json=True)
 def consent_command(
-    answer: Literal["show", "approve", "refuse"] = "show",
-    job: str | None = None,
-    reason: str = "",
-    kit: Path = Path(),
+    answer: Literal["show", "approve", "refuse"] = "show", job: str | None = None, reason: str = "", kit: Path = Path()
 ) -> None:
     """Show how many jobs this holder has taken part in and those that wait for approval, and answer these.
 
@@ -415,11 +403,7 @@ def _print_waiting(kit: Kit, waiting: consent.Waiting) -> None:
 
 @command("request", "veilgraph cert request consortium/kits/bank --out bank.csr", group=cert)
 def request_command(
-    kit: KitArgument,
-    out: Path,
-    passphrase_file: PassphraseFile = None,
-    passphrase: bool = False,
-    broker: bool = False,
+    kit: KitArgument, out: Path, passphrase_file: PassphraseFile = None, passphrase: bool = False, broker: bool = False
 ) -> None:
     """Make a key of one's own in the kit, and a request for a certificate: at first, and before the old one expires.
 
@@ -457,11 +441,7 @@ def sign_command(
 
 
 @command("install", "veilgraph cert install consortium/kits/bank bank.crt", group=cert)
-def install_command(
-    kit: KitArgument,
-    file: Path,
-    passphrase_file: PassphraseFile = None,
-) -> None:
+def install_command(kit: KitArgument, file: Path, passphrase_file: PassphraseFile = None) -> None:
     """Use from now on what the authority signed: a certificate, a list of revoked ones, or who is in the project.
 
     At every broker, another participant's certificate has it let that in; a renewed one is not before.
@@ -525,11 +505,7 @@ def revoke_command(
 
 
 @command("passphrase", "veilgraph cert passphrase consortium/kits/bank --passphrase-file passphrase", group=cert)
-def passphrase_command(
-    folder: Path,
-    remove: bool = False,
-    passphrase_file: PassphraseFile = None,
-) -> None:
+def passphrase_command(folder: Path, remove: bool = False, passphrase_file: PassphraseFile = None) -> None:
     """Seal a private key with a passphrase; whoever uses it is asked for that. The site must be stopped.
 
     Options:

@@ -67,7 +67,7 @@ LOG: Final[ContextVar[JsonLog | None]] = ContextVar("log", default=None)
 """Of the command that runs; None where it speaks to people."""
 
 
-def begun(log_format: str, otherwise: Callable[[str], None]) -> Callable[[str], None]:
+def start_log(log_format: str, otherwise: Callable[[str], None]) -> Callable[[str], None]:
     """Return a new ``JsonLog``, also for errors, if ``log_format`` is json; else ``otherwise``, for people."""
     if log_format != "json":
         return otherwise
@@ -76,7 +76,7 @@ def begun(log_format: str, otherwise: Callable[[str], None]) -> Callable[[str], 
     return log
 
 
-def of_party(report: Callable[[str], None], party: str) -> None:
+def set_log_party(report: Callable[[str], None], party: str) -> None:
     """Set the party of ``report`` if it is a ``JsonLog``."""
     if isinstance(report, JsonLog):
         report.party = party

@@ -19,7 +19,7 @@ from veilgraph.protocol.job import ATTACKS, LIMITED_FIGURES, UNLIMITED, AttackLi
 with deferred():
     from veilgraph.audit import finding
     from veilgraph.audit.audit import AuditPlan, audit
-    from veilgraph.audit.sealing import audit_beside
+    from veilgraph.audit.sealing import compare_sessions
     from veilgraph.link.identity import load_roots
     from veilgraph.report import audit as shown
     from veilgraph.report import comparison, disclosures, ledgers, page
@@ -115,7 +115,7 @@ def audit_command(
 
 
 def _compare_sessions(run: Path, other: Path) -> None:
-    sessions, found = audit_beside([run, other])
+    sessions, found = compare_sessions([run, other])
     for each in found:
         echo(str(each))
     echo(f"{len(sessions)} sessions held against each other: {len(found) or 'no'} repetitions")

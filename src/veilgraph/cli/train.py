@@ -40,7 +40,7 @@ with deferred():
     from veilgraph.report.training import TrainingBars, alone_words, draw_curves
     from veilgraph.runtime.launch import jobs
     from veilgraph.runtime.launch.inputs import accepted_by_parties
-    from veilgraph.runtime.store.predictions import name_ahead
+    from veilgraph.runtime.store.predictions import name_next_nodes
     from veilgraph.runtime.store.results import Comparison, compare
     from veilgraph.runtime.store.run_directory import RunDirectory
     from veilgraph.samples.shipped import demo_settings
@@ -61,7 +61,7 @@ def show_result(result: jobs.TrainResult) -> None:
     results().print(tables.run_table(summary, settings.measures))
     if "privacy" in summary:
         results().print(ledgers.spent_table(summary["privacy"], settings))
-        said += [ledgers.worth(summary, settings), ledgers.life_note(summary["privacy"])]
+        said += [ledgers.effect_of_releases(summary, settings), ledgers.life_note(summary["privacy"])]
     said += [_compared_labels(result, settings), *alone_words(summary, settings.measures)]
     if settings.measures.of == CLASS_MEASURES.of and summary.get("test_ap") is not None:
         said.append(leak_words({settings.name: summary.get("test_auc")}))
@@ -258,7 +258,7 @@ def predict_command(
     if chosen is not None and wanted is not None:
         raise typer.BadParameter("give nodes or ids, not both")
     if ask:
-        count = name_ahead(run, chosen, ids=wanted)
+        count = name_next_nodes(run, chosen, ids=wanted)
         emit({"named": count})
         echo(f"{count} named for the next joint inference; make it with: veilgraph net submit --work predict")
         return

@@ -14,10 +14,10 @@ import torch
 from pydantic import BaseModel
 
 from veilgraph.comparison.figures import Estimate, Scored, estimates, figures
-from veilgraph.comparison.ways import NOBODY, Kind, tested, ways
+from veilgraph.comparison.ways import NOBODY, Kind, nodes_of_test, ways
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import locked, os_errors_as, private_folder, write_whole
-from veilgraph.core.text import called
+from veilgraph.core.text import class_label
 from veilgraph.graph.build import build_graph, read_table
 from veilgraph.graph.party import PartyGraph, find_label_holder, load_party
 from veilgraph.protocol.figures import CLASS_MEASURES
@@ -249,7 +249,7 @@ def _class_looked_for(job: JobSettings, party: Path | None) -> str:
     """The class that is looked for among two, by its name where the label holder's party file names it."""
     path = party or (job.data.parties or {}).get(job.data.label_party)
     label = None if path is None else Organisation.read(path, job.data.label_party).settings.nodes.label
-    return called("1" if label is None else label.classes[1])
+    return class_label("1" if label is None else label.classes[1])
 
 
 def _with_probabilities(job: JobSettings) -> JobSettings:
@@ -312,7 +312,7 @@ def _kept_predictions(
     inputs: Inputs, kinds: Mapping[str, Kind], path: Path, stage: Stage, at: At
 ) -> Iterator[tuple[str, Scored]]:
     """Yield each way's predictions of the test nodes, read from ``path`` or made and kept there."""
-    labels, rows = tested(inputs)
+    labels, rows = nodes_of_test(inputs)
     facts = {"data": inputs.digest()}
     kept, found = load_tensors(path) if path.exists() else ({_LABELS: labels}, facts)
     if found != facts:

@@ -26,7 +26,7 @@ from veilgraph.comparison.figures import Floats, Scored, figures
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import to_numbers
-from veilgraph.graph.partition import isolate, pool
+from veilgraph.graph.partition import holder_alone, pool
 from veilgraph.graph.party import PartyGraph, find_label_holder
 from veilgraph.graph.settings import PartitionSettings
 from veilgraph.protocol.job import JobSettings
@@ -162,7 +162,7 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
     if not job.is_aligned:
         return _own_ways(inputs, at_home=at_home)
     holder, epochs = job.data.label_party, job.train.epochs
-    own = isolate(graphs, holder, holder)
+    own = holder_alone(graphs, holder, holder)
 
     def alone(name: PartyId, by: Inputs, whose: str = "the job's network", shares: str = NOBODY) -> Kind:
         way = _network(paradigm_of(by.settings).baselines.alone, by, name)
@@ -261,7 +261,7 @@ def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
     return found
 
 
-def tested(inputs: Inputs) -> tuple[Tensor, Tensor]:
+def nodes_of_test(inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Labels of the nodes that ways are judged on, and which rows of their predictions these are: Tensor[T] each."""
     holder = inputs.settings.data.label_party
     if inputs.settings.is_aligned:

@@ -106,7 +106,7 @@ def appended_file(path: Path) -> FileIO:
     return FileIO(str(path), "ab", opener=lambda name, _: descriptor_of(Path(name), os.O_WRONLY | os.O_APPEND))
 
 
-def real_file(path: Path) -> Path:
+def resolve_unlinked(path: Path) -> Path:
     """Resolve the links in a path; ``ConfigError`` for a file of several hard links, each with a ledger beside it."""
     real = path.resolve()
     names = real.stat().st_nlink if real.is_file() else 1
@@ -260,7 +260,7 @@ def os_errors_as(
 
 
 @contextmanager
-def undamaged(path: Path | str, way_out: str, fault: str = "damaged") -> Iterator[None]:
+def run_errors(path: Path | str, way_out: str, fault: str = "damaged") -> Iterator[None]:
     """Turn errors of reading and parsing ``path`` in the block into a ``RunError`` of ``fault``, why and way out."""
     try:
         yield
@@ -270,8 +270,8 @@ def undamaged(path: Path | str, way_out: str, fault: str = "damaged") -> Iterato
 
 
 def read_json(path: Path, form: type[Form], way_out: str, fault: str = "damaged") -> Form:
-    """Read a JSON file as a ``form``, any type that pydantic validates; ``RunError`` as ``undamaged``."""
-    with undamaged(path, way_out, fault):
+    """Read a JSON file as a ``form``, any type that pydantic validates; ``RunError`` as ``run_errors``."""
+    with run_errors(path, way_out, fault):
         return cast("Form", adapter_of(form).validate_json(path.read_bytes()))
 
 

@@ -22,7 +22,7 @@ SecretSource = Callable[[int], bytes]
 system_secrets: SecretSource = os.urandom
 
 
-def new_name() -> str:
+def random_name() -> str:
     """Draw a random name of 32 hexadecimal digits."""
     return system_secrets(_NAME_BYTES).hex()
 

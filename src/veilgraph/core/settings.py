@@ -196,7 +196,7 @@ def read_by(read: Callable[[Mapping[str, object]], Settings]) -> BeforeValidator
 
 
 @contextmanager
-def settled(source: str, way_out: str = "") -> Iterator[None]:
+def config_errors(source: str, way_out: str = "") -> Iterator[None]:
     """Turn a ``ValidationError`` in the block into a ``ConfigError`` of the first broken key, its value and rule."""
     try:
         yield

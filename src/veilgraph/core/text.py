@@ -68,7 +68,7 @@ TRUST: Final = (
 """What a protocol of honest parties rests on."""
 
 
-def called(name: str) -> str:
+def class_label(name: str) -> str:
     """Return a class's name for a sentence: ``class 3`` where it is a number, else as it is."""
     return f"class {name}" if re.fullmatch(r"[-+]?\d+([.,]\d+)?", name) else name
 

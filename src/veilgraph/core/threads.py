@@ -22,7 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def made_once(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def locked_cache(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate with an ``lru_cache`` under a lock, so that parties in threads compute the same total once."""
 
     def decorate(make: Callable[P, R]) -> Callable[P, R]:
@@ -88,7 +88,7 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def abandon_threads(threads: Sequence[threading.Thread]) -> None:
+def wait_at_exit(threads: Sequence[threading.Thread]) -> None:
     """Have an interpreter that ends without ``leave`` wait for these threads, at most ``LEFT_WAIT_S`` seconds."""
     atexit.register(_await, threads)
 

@@ -15,7 +15,7 @@ from veilgraph.core.errors import ConfigError, LinkError, ProtocolError
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.broker import REQUESTS
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.progress import Word, Words
+from veilgraph.deploy.progress import JobReport, JobReports
 from veilgraph.deploy.request import Answer, Request, expiry, read_answer
 from veilgraph.deploy.roles import Roles
 from veilgraph.link.identity import Identity, Trust
@@ -24,7 +24,7 @@ from veilgraph.link.nats_client import Brokers, Subscription, token
 _AGAIN_S: Final = 2.0
 
 
-class Asking:
+class AdministratorConnection:
     """Sends an administrator's signed requests to sites and takes answers; a lost connection is made again."""
 
     def __init__(self, name: str, project: str, identity: Identity, brokers: Brokers) -> None:
@@ -62,12 +62,12 @@ class Asking:
                 if len(self._answers) == len(sites) or time.monotonic() >= deadline:
                     return dict(self._answers)
 
-    def jobs(self, sites: Sequence[PartyId], within_s: float) -> dict[PartyId, list[Word]]:
+    def jobs(self, sites: Sequence[PartyId], within_s: float) -> dict[PartyId, list[JobReport]]:
         """Ask sites for their jobs; the result lacks sites whose answer is missing or malformed. Errors as ``ask``."""
-        said: dict[PartyId, list[Word]] = {}
+        said: dict[PartyId, list[JobReport]] = {}
         for site, answer in self.ask(sites, within_s, ask="status").items():
             with suppress(ValidationError):
-                said[site] = Words.model_validate(answer.content).jobs
+                said[site] = JobReports.model_validate(answer.content).jobs
         return said
 
     def close(self) -> None:
@@ -110,11 +110,11 @@ _CONNECT_S: Final = 30.0  # longest wait for the broker
 
 
 @contextmanager
-def administrator(kit: Kit, connect_s: float = _CONNECT_S) -> Iterator[Asking]:
+def administrator(kit: Kit, connect_s: float = _CONNECT_S) -> Iterator[AdministratorConnection]:
     """Open a connection with an administrator's kit; ``ConfigError`` for another kit, ``LinkError`` as ``connect``."""
     if kit.kind != "administrator":
         raise ConfigError(f"{kit.path} is the kit of {kit.name}; give an administrator's")
-    with closing(Asking(kit.name, kit.roles.project, kit.identity(), kit.brokers())) as made:
+    with closing(AdministratorConnection(kit.name, kit.roles.project, kit.identity(), kit.brokers())) as made:
         try:
             made.connect(connect_s)
         except LinkError as error:

@@ -10,13 +10,13 @@ from typing import Final, Literal
 from pydantic import ValidationError
 
 from veilgraph.core.types import PartyId
-from veilgraph.deploy.asking import Asking, administrator
+from veilgraph.deploy.asking import AdministratorConnection, administrator
 from veilgraph.deploy.failures import sites_of
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.submit import check_names
 from veilgraph.protocol.agreement import PROTOCOL_VERSION
 from veilgraph.protocol.job import JobSettings
-from veilgraph.runtime.launch.site import Checked
+from veilgraph.runtime.launch.site import CheckAnswer
 
 WITHIN_S: Final = 120.0
 _POLL_S: Final = 0.5
@@ -49,14 +49,14 @@ def check_sites(kit: Kit, settings: JobSettings, *, within_s: float = WITHIN_S) 
         there = [site for site in sites if site in said]
         answers = _ask_sites(ops, settings, there, within_s) if there else {}
     return tuple(
-        judged(site, settings, answers.get(site), within_s)
+        site_check_of(site, settings, answers.get(site), within_s)
         if site in there
         else SiteCheck(site, "not connected", "start there: veilgraph net join KIT")
         for site in sites
     )
 
 
-def judged(name: PartyId, settings: JobSettings, checked: Checked | None, within_s: float) -> SiteCheck:
+def site_check_of(name: PartyId, settings: JobSettings, checked: CheckAnswer | None, within_s: float) -> SiteCheck:
     """Turn a site's answer (None: none came within ``within_s`` seconds) into what is reported of the site."""
     if checked is None:
         says = f"none came within {within_s:g} s: look at veilgraph net logs there, or wait --within longer"
@@ -68,7 +68,7 @@ def judged(name: PartyId, settings: JobSettings, checked: Checked | None, within
     return SiteCheck(name, "accepts")
 
 
-def _against(settings: JobSettings, checked: Checked) -> str:
+def _against(settings: JobSettings, checked: CheckAnswer) -> str:
     """Why a site that has answered would not take part; empty where it would."""
     if checked.version != PROTOCOL_VERSION:
         return f"speaks protocol version {checked.version}, and here it is {PROTOCOL_VERSION}; {_SAME}"
@@ -79,11 +79,13 @@ def _against(settings: JobSettings, checked: Checked) -> str:
     return checked.refuses
 
 
-def _ask_sites(ops: Asking, settings: JobSettings, there: Sequence[PartyId], within_s: float) -> dict[PartyId, Checked]:
+def _ask_sites(
+    ops: AdministratorConnection, settings: JobSettings, there: Sequence[PartyId], within_s: float
+) -> dict[PartyId, CheckAnswer]:
     """Has every site look at the job, and waits until all have answered or it has taken too long."""
     job, deadline = settings.model_dump(mode="json"), time.monotonic() + within_s
     begun = ops.ask(there, _ASK_S, ask="run", job=job, work="check")
-    answers = {site: Checked.withheld() for site, answer in begun.items() if answer.refuses}
+    answers = {site: CheckAnswer.withheld() for site, answer in begun.items() if answer.refuses}
     while begun and len(answers) < len(begun) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         job_id = next(iter(begun.values())).request
@@ -94,9 +96,9 @@ def _ask_sites(ops: Asking, settings: JobSettings, there: Sequence[PartyId], wit
     return answers
 
 
-def read_checked(checked: object) -> Checked:
+def read_checked(checked: object) -> CheckAnswer:
     """Parse a site's answer to a check; one that is missing or malformed becomes ``Checked.withheld()``."""
     try:
-        return Checked.model_validate(checked)
+        return CheckAnswer.model_validate(checked)
     except ValidationError:
-        return Checked.withheld()
+        return CheckAnswer.withheld()

@@ -11,9 +11,9 @@ from typing import Any, Final, Literal
 
 from veilgraph.core.errors import RunError, error_of_json
 from veilgraph.core.types import PartyId
-from veilgraph.deploy.asking import Asking, administrator
+from veilgraph.deploy.asking import AdministratorConnection, administrator
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.progress import Word
+from veilgraph.deploy.progress import JobReport
 from veilgraph.deploy.roles import Roles
 
 _OURS: Final = " - veilgraph - "
@@ -67,7 +67,7 @@ def status(kit: Kit) -> ProjectStatus:
     with administrator(kit) as ops:
         said = ops.jobs(sites, _ASK_S)
     states: dict[PartyId, State] = {site: "connected" if site in said else "not connected" for site in sites}
-    words: dict[str, list[Word]] = {}
+    words: dict[str, list[JobReport]] = {}
     for each in chain.from_iterable(said.values()):
         words.setdefault(each.job, []).append(each)
     jobs = [_job_status(job_id, each) for job_id, each in words.items()]
@@ -79,7 +79,7 @@ def parties_of(roles: Roles) -> tuple[PartyId, ...]:
     return (*roles.holders, roles.deals)
 
 
-def _job_status(job_id: str, words: Sequence[Word]) -> JobStatus:
+def _job_status(job_id: str, words: Sequence[JobReport]) -> JobStatus:
     """A job's status by what sites say of it; its state is the first of theirs in ``_STATES``."""
     state = min((each.state for each in words), key=_STATES.index)
     told = next((each for each in words if each.says), None)
@@ -128,7 +128,7 @@ def stop(kit: Kit, job_id: str | None) -> str:
         return known
 
 
-def _full_job_id(kit: Kit, ops: Asking, job_id: str | None) -> str:
+def _full_job_id(kit: Kit, ops: AdministratorConnection, job_id: str | None) -> str:
     """The id of the one job of the project that ``job_id`` names, as ``_find_job``."""
     said = ops.jobs(parties_of(kit.roles), _ASK_S)
     return _find_job({each.job: each.submitted for each in chain.from_iterable(said.values())}, job_id)

@@ -170,7 +170,7 @@ class Route:
     max_body_bytes: int = 0
 
 
-class Door:
+class HttpServer:
     """An HTTP server of ``routes``, over TLS if given, in the thread of ``run``; it calls ``exchanged`` for each."""
 
     def __init__(
@@ -243,7 +243,7 @@ class _Caller:
         since: since when, on the loop's clock.
     """
 
-    def __init__(self, door: Door, address: str) -> None:
+    def __init__(self, door: HttpServer, address: str) -> None:
         self.address, self.waits, self.since = address, False, 0.0
         self._door = door
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
@@ -347,7 +347,7 @@ class _Caller:
         await self._writer.drain()
 
 
-def run_https(door: Door, host: str, port: int, announce: Callable[[int], None]) -> None:
+def run_https(door: HttpServer, host: str, port: int, announce: Callable[[int], None]) -> None:
     """Answer at an address until SIGINT or SIGTERM; ``ConfigError``: bad address, or this is not the main thread."""
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError("serve must be called in the main thread, which signals reach; elsewhere run a Door")

@@ -23,10 +23,10 @@ from veilgraph.deploy.broker import BrokerProcess
 from veilgraph.deploy.https import Page
 from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
 from veilgraph.deploy.kit import Kit, SiteFile
-from veilgraph.deploy.metrics.door import Address, watched
+from veilgraph.deploy.metrics.door import Address, serve_metrics
 from veilgraph.deploy.progress import SiteJob, SiteJobs, State
-from veilgraph.deploy.site_process import SiteWatch, alive, begun_here, last_ended
-from veilgraph.deploy.supervisor import Site, Supervisor, attend
+from veilgraph.deploy.site_process import SiteWatch, await_earlier_processes, lock_kit, parent_environment
+from veilgraph.deploy.supervisor import Site, Supervisor, subscribe_to_requests
 from veilgraph.protocol.consent import all_waiting
 from veilgraph.protocol.party_settings import read_party_settings
 
@@ -90,13 +90,13 @@ def join(
                 check_private(folder)
         stack.enter_context(kit.key_file.opened(kit.passphrase))
         stack.enter_context(stopped_by_signals(stopped.set))
-        stack.enter_context(watched(metrics, partial(_metrics_pages, kit, runs, watch), report))
+        stack.enter_context(serve_metrics(metrics, partial(_metrics_pages, kit, runs, watch), report))
         leave = {"current_list": current_list, "restarts": restarts, "allows_audit": allows_audit}
         kit.prepare(SiteFile(party_file=party_file, runs=runs, **leave))
         if kit.kind != "broker":  # it is no participant, and meets none
             _check_identity(kit, report)
-        if last_ended(kit, stopped, watch.look, report):
-            with alive(kit) as held:
+        if await_earlier_processes(kit, stopped, watch.look, report):
+            with lock_kit(kit) as held:
                 _take_part(kit, stopped, held, watch, report, connect_s)
         report(Event("left", f"{kit.name} has left"))
 
@@ -133,7 +133,7 @@ def _take_part(
                 watch.is_up = attendance.connected
                 if not attendance.was_connected and time.monotonic() > deadline:
                     raise attendance.failure(connect_s)
-            asked = tell_waiting(kit, asked, report)
+            asked = report_waiting_jobs(kit, asked, report)
             jobs.tell(report)
         watch.is_up = False
 
@@ -155,8 +155,10 @@ class _RequestHandler:
             lambda folder: [sys.executable, "-u", "-m", "veilgraph.deploy.part", str(kit.path), str(folder)],
             tells_log=kit.party == SERVER,
         )
-        self._supervisor = Supervisor(site, environment | dict(begun_here()), [held])
-        self._requests = attend(self._supervisor, kit.certified_name, kit.brokers(), self._report_connection)
+        self._supervisor = Supervisor(site, environment | dict(parent_environment()), [held])
+        self._requests = subscribe_to_requests(
+            self._supervisor, kit.certified_name, kit.brokers(), self._report_connection
+        )
         self._thread = threading.Thread(target=self._requests.run, name="requests", daemon=True)
         self._thread.start()
 
@@ -226,7 +228,7 @@ def _check_identity(kit: Kit, report: Report) -> None:
         report(Event("list-overdue", words, level="warning"))
 
 
-def tell_waiting(kit: Kit, told: frozenset[str], report: Report) -> frozenset[str]:
+def report_waiting_jobs(kit: Kit, told: frozenset[str], report: Report) -> frozenset[str]:
     """Report jobs that wait for a person's approval and are not in ``told``; return the numbers of all that wait."""
     found = all_waiting(kit.consent)
     for each in found:

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import locked, os_errors_as, write_whole
-from veilgraph.link.identity import PrivateKey, read_key, sealed_key
+from veilgraph.link.identity import PrivateKey, encrypt_key, read_key
 
 PASSPHRASE_VARIABLE: Final = "VEILGRAPH_PASSPHRASE"  # noqa: S105  (a name, no secret)
 SHORTEST_PASSPHRASE: Final = 12
@@ -77,7 +77,7 @@ class KeyFile:
                 f"passphrase: it has {len(passphrase)} bytes, and at least {SHORTEST_PASSPHRASE} are needed: a thief "
                 "of the file can try as many as there are; take several words"
             )
-        write_whole(self.sealed, sealed_key(key, passphrase))
+        write_whole(self.sealed, encrypt_key(key, passphrase))
         self.plain.unlink(missing_ok=True)
 
     def remove(self) -> None:

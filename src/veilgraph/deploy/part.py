@@ -32,7 +32,7 @@ from veilgraph.link.view import RecordedLink
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.processes import keep_freed_memory, share_cores
-from veilgraph.runtime.launch.site import SITE_WORKS, Checked, check_here, take_part
+from veilgraph.runtime.launch.site import SITE_WORKS, CheckAnswer, check_here, take_part
 from veilgraph.runtime.store.run_directory import RunDirectory
 
 _STOPPED: Final = "the job was stopped: by an administrator, or because the site was"
@@ -90,7 +90,7 @@ def _run(request: Request, kit: Kit) -> Failure | None:
     return None
 
 
-def checked(request: Request, kit: Kit) -> Checked:
+def checked(request: Request, kit: Kit) -> CheckAnswer:
     """Whether this site would take part in a job; of an error it says no more than that there is one."""
     try:
         settings, party = _settings_and_party(request, kit)
@@ -99,10 +99,10 @@ def checked(request: Request, kit: Kit) -> Checked:
         found = check_here(runs, settings, party, party_file=party_file, job_id=request.id, consent=consent)
     except VeilgraphError as error:
         log.warning("would take part in no job: %s: %s", type(error).__name__, error)
-        return Checked.withheld()
+        return CheckAnswer.withheld()
     except Exception:
         log.exception("the check failed")
-        return Checked.withheld()
+        return CheckAnswer.withheld()
     log.info(DONE)
     return found
 
@@ -134,7 +134,7 @@ def _open_link(request: Request, settings: JobSettings, kit: Kit, party: PartyId
         settings.timeout_s,
         own_name=certified.get(party, party),
         extra=identity.revocation_list_pem,
-        on_extra=partial(take_list, kit),
+        on_extra=partial(accept_revocation_list, kit),
     )
     stopping = threading.Event()
 
@@ -153,7 +153,7 @@ def _open_link(request: Request, settings: JobSettings, kit: Kit, party: PartyId
         raise
 
 
-def take_list(kit: Kit, peer: PartyId, shown: bytes) -> None:
+def accept_revocation_list(kit: Kit, peer: PartyId, shown: bytes) -> None:
     """Keeps a newer list of revoked certificates that a peer has, for handshakes of the next job; or ``LinkError``."""
     try:
         if shown and accept_newer(kit.path, shown):

@@ -104,10 +104,10 @@ class SiteJobs:
     def _job(self, folder: Path, running: bool) -> SiteJob:
         if folder.name in self._ended and not running:
             return self._ended[folder.name]
-        text, grown, facts = tail(folder / "log.txt"), _modified(folder / "log.txt"), facts_of(folder)
+        text, grown, facts = tail(folder / "log.txt"), _modified(folder / "log.txt"), job_facts(folder)
         state: State = "running" if running else state_of(folder)
         name, submitted = facts.get("name"), facts.get("submitted")
-        epoch, last = epochs_said(text)
+        epoch, last = epochs_in_log(text)
         job = SiteJob(
             folder.name,
             name if isinstance(name, str) and re.fullmatch(NAME_PATTERN, name) else "",  # it becomes part of a path
@@ -125,7 +125,7 @@ class SiteJobs:
 class Outcome(Exact):
     """How a party's part of a job ended, as its process says, with what others may know of its failure.
 
-    ``checked`` is the answer to a check (``launch.site.Checked``, which a site's own process does not load).
+    ``checked`` is the answer to a check (``launch.site.CheckAnswer``, which a site's own process does not load).
     """
 
     failure: Failure | None = None
@@ -144,7 +144,7 @@ class Outcome(Exact):
             return None
 
 
-class Word(Exact):
+class JobReport(Exact):
     """What a site says of one of its jobs to administrators, who believe no more of it than this form.
 
     ``says`` is how far it is, or what it waits for; the rest is as ``Outcome`` has it.
@@ -162,10 +162,10 @@ class Word(Exact):
     says: Annotated[str, Field(max_length=200)] = ""
 
 
-class Words(Exact):
+class JobReports(Exact):
     """What a site says of its jobs, newest first."""
 
-    jobs: list[Word]
+    jobs: list[JobReport]
 
 
 def state_of(folder: Path) -> State:
@@ -178,12 +178,12 @@ def state_of(folder: Path) -> State:
     return "done" if outcome.failure is None else "failed"
 
 
-def facts_of(folder: Path) -> dict[str, Any]:
+def job_facts(folder: Path) -> dict[str, Any]:
     """A job's name, work and time of submission, by its folder's meta.json; empty where that cannot be read."""
     return dict(_read_json(folder / "meta.json"))
 
 
-def epochs_said(log: str) -> tuple[int | None, int | None]:
+def epochs_in_log(log: str) -> tuple[int | None, int | None]:
     """The newest epoch, and the most there may be, in a job's log; None for what the log does not say."""
     if found := _EPOCH.findall(log):
         return int(found[-1][0]), int(found[-1][1])

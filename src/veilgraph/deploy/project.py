@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import fresh_folder, make_private, os_errors_as, private_folder, write_whole
-from veilgraph.core.settings import Settings, settled
+from veilgraph.core.settings import Settings, config_errors
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.yaml_file import read_yaml
 from veilgraph.deploy.authority import BROKER_UNIT, BROKERS_ROOT, ROOT, Authority, common_name, issue, make_authority
@@ -110,7 +110,7 @@ class ProjectSettings(Settings):
 
 def read_project(path: Path) -> ProjectSettings:
     """Reads and validates a project file; ``ConfigError`` where it cannot be read, is not YAML, or breaks a rule."""
-    with settled(str(path)):
+    with config_errors(str(path)):
         return ProjectSettings.model_validate(read_yaml(path, "project file"))
 
 
@@ -132,7 +132,7 @@ def draft_project(
         **({"brokers": [{"host": each, "port": port} for each in brokers]} if brokers else {}),
         "administrators": list(administrators),
     }
-    with settled("project"):
+    with config_errors("project"):
         ProjectSettings.model_validate(content)
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 

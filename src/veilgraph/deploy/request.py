@@ -27,7 +27,7 @@ from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.files import os_errors_as
 from veilgraph.core.settings import Exact
 from veilgraph.core.types import PartyId
-from veilgraph.link.channel import joined
+from veilgraph.link.channel import length_prefixed
 from veilgraph.link.identity import BACKDATED, Identity, Trust
 
 MAX_BODY_BYTES: Final = 256 << 10
@@ -109,7 +109,7 @@ def read_request(
     ``trust`` is called only for what has the form of a request. Raises ``ProtocolError``: says which check failed.
     """
     body, certificate, signature = _split_message(_REQUEST, message)
-    administrator = trust().administrator(certificate, signature, joined(_REQUEST, body), now)
+    administrator = trust().administrator(certificate, signature, length_prefixed(_REQUEST, body), now)
     request = _parse_body(Request, body)
     if request.project != project or site not in request.sites:
         raise ProtocolError(f"it is for {', '.join(request.sites)} of project {request.project!r}", code="not-for-here")
@@ -131,7 +131,7 @@ def stored_request(path: Path) -> Request:
 def read_answer(message: bytes | memoryview, trust: Trust, request: Request, site: PartyId, now: datetime) -> Answer:
     """Verify and read a site's answer to ``request``; raises ``ProtocolError``: says which check failed."""
     body, certificate, signature = _split_message(_ANSWER, message)
-    trust.check(site, certificate, signature, joined(_ANSWER, body), now)
+    trust.check(site, certificate, signature, length_prefixed(_ANSWER, body), now)
     answer = _parse_body(Answer, body)
     if answer.request != request.id or answer.site != site:
         raise ProtocolError("it is the answer to another request", code="other-request", party=site)
@@ -144,7 +144,7 @@ def _sign_message(magic: bytes, said: BaseModel, identity: Identity) -> bytes:
     if len(body) > MAX_BODY_BYTES:
         words = f"job: {len(body)} bytes as it is sent, at most {MAX_BODY_BYTES} are allowed; shorten its lists"
         raise ConfigError(words, code="too-long", value=len(body))
-    parts = body, identity.certificate_pem, identity.sign(joined(magic, body))
+    parts = body, identity.certificate_pem, identity.sign(length_prefixed(magic, body))
     return _HEAD.pack(magic, *map(len, parts)) + b"".join(parts)
 
 

@@ -20,7 +20,7 @@ from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import os_errors_as, write_whole
 from veilgraph.core.settings import Exact, Settings
 from veilgraph.core.types import PartyId
-from veilgraph.link.channel import joined
+from veilgraph.link.channel import length_prefixed
 from veilgraph.link.identity import PrivateKey, check_signature, load_roots, sign
 
 ROLES: Final = "roles.json"
@@ -67,7 +67,9 @@ def write_roles(
 ) -> None:
     """Write roles, signed by the project's root, and certificates that brokers are to admit; or ``OSError``."""
     said, named = roles.model_dump_json(), [each.public_bytes(Encoding.PEM).decode() for each in certificates]
-    signed = _Signed(said=said, signature=sign(root_key, joined(_LABEL, said.encode())).hex(), certificates=named)
+    signed = _Signed(
+        said=said, signature=sign(root_key, length_prefixed(_LABEL, said.encode())).hex(), certificates=named
+    )
     write_whole(folder / ROLES, signed.model_dump_json(indent=2).encode())
 
 
@@ -113,7 +115,7 @@ def _read_signed(path: Path, startup: Path) -> tuple[Roles, _Signed]:
 
 def _is_signed_by(root: x509.Certificate, signed: _Signed) -> bool:
     try:
-        said = joined(_LABEL, signed.said.encode())
+        said = length_prefixed(_LABEL, signed.said.encode())
         check_signature(root.public_key(), bytes.fromhex(signed.signature), said)
     except (InvalidSignature, ValueError):
         return False

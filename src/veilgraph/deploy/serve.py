@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.text import Event, Report
 from veilgraph.deploy.https import (
-    Door,
+    HttpServer,
     Page,
     Route,
     check_token,
@@ -33,8 +33,8 @@ from veilgraph.deploy.https import (
     run_https,
     server_tls,
 )
-from veilgraph.deploy.metrics.door import Address, watched
-from veilgraph.runtime.store.predictions import Predictions, load_predictions, reading
+from veilgraph.deploy.metrics.door import Address, serve_metrics
+from veilgraph.runtime.store.predictions import Predictions, load_predictions, predicting_holder
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
 MAX_IDS: Final = 10_000
@@ -138,8 +138,8 @@ class NewestInference:
         return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def logged(report: Report, counted: Counted = lambda *_: None) -> Callable[[str, str, str, int, float], None]:
-    """Return a callback that counts and reports each exchange at a ``Door``, without what was asked or answered."""
+def request_logger(report: Report, counted: Counted = lambda *_: None) -> Callable[[str, str, str, int, float], None]:
+    """Return a callback that counts and reports each exchange at an ``HttpServer``, without the content."""
 
     def exchanged(client: str, method: str, path: str, status: int, took_s: float) -> None:
         counted(path, status, took_s)
@@ -151,7 +151,7 @@ def logged(report: Report, counted: Counted = lambda *_: None) -> Callable[[str,
 
 
 def create_routes(newest: NewestInference, token: str, max_age_s: float | None = None) -> dict[str, Route]:
-    """Return the routes GET /health and POST /predict, which needs the token; their ``Door`` must have TLS.
+    """Return the routes GET /health and POST /predict, which needs the token; their ``HttpServer`` must have TLS.
 
     ``max_age_s``: an older inference is not served; None: any is. Raises ``ConfigError``: an argument breaks a rule.
     """
@@ -233,7 +233,7 @@ def serve(
         report(Event("listening", words, port=at))
 
     with _counting(newest, max_age_s, metrics, report) as counted:
-        run_https(Door(routes, tls, logged(report, counted)), host, port, listening)
+        run_https(HttpServer(routes, tls, request_logger(report, counted)), host, port, listening)
 
 
 @contextmanager
@@ -244,21 +244,21 @@ def _counting(
     if metrics is None:
         yield lambda *_: None
         return
-    from veilgraph.deploy.metrics.exposed import Requests, Served, WatchedService, pages  # noqa: PLC0415
+    from veilgraph.deploy.metrics.exposed import InferenceState, Requests, WatchedService, pages  # noqa: PLC0415
 
-    def served() -> Served:
+    def served() -> InferenceState:
         inference = newest.get()
-        return Served(inference.age_s(), newest.damaged, _too_old(inference, max_age_s))
+        return InferenceState(inference.age_s(), newest.damaged, _too_old(inference, max_age_s))
 
     requests = Requests()
-    with watched(metrics, lambda: pages(WatchedService(served, requests)), report):
+    with serve_metrics(metrics, lambda: pages(WatchedService(served, requests)), report):
         yield requests.count
 
 
 def _label_holder_part(run: Path) -> PartyStore:
     """The label holder's part of a run, refused where it is not here or has no inference yet."""
     directory = RunDirectory.open(run)
-    label_holder = reading(directory)
+    label_holder = predicting_holder(directory)
     path = directory.party_path(label_holder)
     if not path.is_dir():
         raise RunError(

@@ -28,12 +28,12 @@ LAST_S: Final = 60.0
 """Longest wait for the processes of the last start: three times what they are given (``GRACE_S``)."""
 
 
-def last_ended(kit: Kit, stopped: threading.Event, look: Callable[[], None], report: Report) -> bool:
+def await_earlier_processes(kit: Kit, stopped: threading.Event, look: Callable[[], None], report: Report) -> bool:
     """Wait until the site's earlier processes ended: True; False once ``stopped``; ``RunError``: one does not end."""
     deadline = time.monotonic() + LAST_S
     told = False
     while not stopped.is_set():
-        with suppress(RunError), alive(kit):
+        with suppress(RunError), lock_kit(kit):
             return True
         if not told:
             told = True
@@ -51,7 +51,7 @@ def last_ended(kit: Kit, stopped: threading.Event, look: Callable[[], None], rep
     return False
 
 
-def alive(kit: Kit) -> AbstractContextManager[int]:
+def lock_kit(kit: Kit) -> AbstractContextManager[int]:
     """Lock a kit; each process that inherits the descriptor holds it while it lives. ``RunError``: others hold it."""
     folder = private_folder(kit.path / "local")
     return locked(folder, f"{kit.path}: processes of the site's last start are there")
@@ -63,7 +63,7 @@ GRACE_S: Final = 20.0
 """In which a job's process may end by itself."""
 
 
-def begun_here() -> Mapping[str, str]:
+def parent_environment() -> Mapping[str, str]:
     """Environment variables for a child process: this process's id, by which the child watches it."""
     return {PARENT_VARIABLE: str(os.getpid())}
 
@@ -71,7 +71,7 @@ def begun_here() -> Mapping[str, str]:
 def end_with_parent(grace_s: float = 0.0, every_s: float = 1.0) -> None:
     """Watch the parent every ``every_s``; once it is gone raise SIGTERM here, and exit with 1 after ``grace_s``."""
     parent = int(os.environ.get(PARENT_VARIABLE, os.getppid()))
-    os.environ.update(begun_here())
+    os.environ.update(parent_environment())
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -15,10 +15,10 @@ from typing import Final
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, RunError, VeilgraphError
 from veilgraph.core.text import Report
 from veilgraph.core.types import PartyId
-from veilgraph.deploy.asking import Asking, administrator, not_connected
+from veilgraph.deploy.asking import AdministratorConnection, administrator, not_connected
 from veilgraph.deploy.failures import CONSEQUENCES, errors_of, sites_of
 from veilgraph.deploy.kit import Kit, SiteWork
-from veilgraph.deploy.progress import Word
+from veilgraph.deploy.progress import JobReport
 from veilgraph.deploy.roles import Roles
 from veilgraph.protocol.job import JobSettings
 
@@ -95,16 +95,18 @@ def check_names(settings: JobSettings) -> None:
         )
 
 
-def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, ...], roles: Roles) -> None:
+def _await_end(
+    ops: AdministratorConnection, job_id: str, report: Report, sites: tuple[PartyId, ...], roles: Roles
+) -> None:
     """Wait until the job has ended at every site; once one failed, stop the others. Raises the job's error."""
     said, heard, failed_at = "", dict.fromkeys(sites, time.monotonic()), 0.0
-    known, within_s = dict[PartyId, Word](), _WITHIN_S[0]
+    known, within_s = dict[PartyId, JobReport](), _WITHIN_S[0]
     for _ in count():
         with suppress(LinkError):
             answered = ops.jobs(sites, within_s)
             within_s = _WITHIN_S[0] if len(answered) == len(sites) else min(2 * within_s, _WITHIN_S[1])
             for site, words in answered.items():
-                of_none = Word(job=job_id, state="ended")
+                of_none = JobReport(job=job_id, state="ended")
                 known[site] = word = next((each for each in words if each.job == job_id), of_none)
                 heard[site] = time.monotonic()
                 if word.says and word.says != said:
@@ -135,7 +137,7 @@ def _lost_error(job_id: str, sites: Sequence[PartyId], roles: Roles) -> LinkTime
     return LinkTimeout(f"job {job_id}: {silent}; go on with --resume", code=silent.code, party=silent.party)
 
 
-def cause(known: Mapping[PartyId, Word], sites: tuple[PartyId, ...], roles: Roles) -> VeilgraphError | None:
+def cause(known: Mapping[PartyId, JobReport], sites: tuple[PartyId, ...], roles: Roles) -> VeilgraphError | None:
     """Why a job failed, by what its sites say; None where none did."""
     failures = {site: each.failure for site, each in known.items() if each.failure is not None}
     ended = next((site for site, each in known.items() if each.state == "ended"), None)

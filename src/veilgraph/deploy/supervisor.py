@@ -38,7 +38,17 @@ from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.core.text import printable
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.broker import REQUESTS
-from veilgraph.deploy.progress import STOPPED, Outcome, Word, Words, epochs_said, facts_of, job_folders, state_of, tail
+from veilgraph.deploy.progress import (
+    STOPPED,
+    JobReport,
+    JobReports,
+    Outcome,
+    epochs_in_log,
+    job_facts,
+    job_folders,
+    state_of,
+    tail,
+)
 from veilgraph.deploy.request import Answer, Request, read_request
 from veilgraph.deploy.site_process import GRACE_S
 from veilgraph.link.identity import Identity, Trust
@@ -170,23 +180,23 @@ class Supervisor:
         """What administrators are told of the site's jobs, newest first, as many as an answer has room for."""
         with self._lock:
             alive = self._running_ids()
-        jobs: list[Word] = []
+        jobs: list[JobReport] = []
         folders, room = job_folders(self._site.folder), _ANSWER_CHARACTERS
-        for folder in sorted(folders, key=lambda path: float(facts_of(path).get("submitted", 0)), reverse=True):
+        for folder in sorted(folders, key=lambda path: float(job_facts(path).get("submitted", 0)), reverse=True):
             with suppress(ValidationError):  # somebody changed a file of the job
                 jobs.append(self._job_word(folder, alive))
                 room -= len(json.dumps(jobs[-1].model_dump()))
             if room < 0:  # those before it are older
-                return Words(jobs=jobs[:-1]).model_dump()
-        return Words(jobs=jobs).model_dump()
+                return JobReports(jobs=jobs[:-1]).model_dump()
+        return JobReports(jobs=jobs).model_dump()
 
-    def _job_word(self, folder: Path, alive: Sequence[str]) -> Word:
+    def _job_word(self, folder: Path, alive: Sequence[str]) -> JobReport:
         """What administrators are told of a job; of its log nothing unless ``tells_log``."""
         outcome = Outcome.read(folder) or Outcome()
         told = _TOLD.findall(tail(folder / "log.txt")) if self._site.tells_log else []
-        epoch, epochs = epochs_said("".join(told))
-        return Word(
-            **facts_of(folder),
+        epoch, epochs = epochs_in_log("".join(told))
+        return JobReport(
+            **job_facts(folder),
             epoch=epoch,
             epochs=epochs,
             job=folder.name,
@@ -218,7 +228,7 @@ class Supervisor:
                 (os.killpg if number == signal.SIGKILL else os.kill)(process.pid, number)
 
 
-def attend(
+def subscribe_to_requests(
     supervisor: Supervisor, name: PartyId, brokers: Brokers, connected: Callable[[str], None] = lambda _: None
 ) -> Subscription:
     """Subscribe to a site's requests and publish the answers; ``connected`` is ``changed`` of ``Subscription``."""

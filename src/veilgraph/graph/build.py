@@ -14,11 +14,11 @@ from torch import Tensor
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import MASKS, PartyId
-from veilgraph.graph.partition import beside_others
+from veilgraph.graph.partition import append_others
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import DTYPE, Relation, are_told_apart
 from veilgraph.tables.describe import Profile, profiles
-from veilgraph.tables.edges import EdgeTable, Elsewhere, read_edges
+from veilgraph.tables.edges import EdgeTable, RemoteNodes, read_edges
 from veilgraph.tables.encode import FeatureEncoding, Scaling, encode
 from veilgraph.tables.nodes import NodeTable, read_nodes
 from veilgraph.tables.settings import TableSettings, check_reaches
@@ -90,9 +90,9 @@ def build_graph(
 
     All holders know the first ``num_common`` rows; None: all. ``per_node`` is as for ``encode``. ``then``: profiles of
     the tables in training, whose bins the new profile reuses. ``others``: holders whose nodes are appended, where
-    edges lead to them, by ``graph.partition.beside_others``.
+    edges lead to them, by ``graph.partition.append_others``.
     """
-    elsewhere = Elsewhere(settings.party, tuple(others))
+    elsewhere = RemoteNodes(settings.party, tuple(others))
     tables = [read_edges(edges, base, table.ids, settings.ids, elsewhere) for edges in settings.edges]
     edge_index, edge_weight, edge_features = _join_edges(tables)
     relations = tuple(Relation(name, hops) for name, hops in check_reaches(settings.edges).items())
@@ -115,7 +115,7 @@ def build_graph(
     )
     ids, written = table.ids, table.written
     if others:
-        graph, found = beside_others(graph, len(elsewhere.ids)), pa.array(list(elsewhere.ids), pa.string())
+        graph, found = append_others(graph, len(elsewhere.ids)), pa.array(list(elsewhere.ids), pa.string())
         ids, written = (pa.concat_arrays([each, found]) for each in (ids, written))
     graph.validate()
     return BuiltGraph(graph, ids, written, encoding, profiles(table, tables, then))

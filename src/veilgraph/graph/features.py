@@ -133,7 +133,7 @@ def _standardise(features: Tensor) -> Tensor:
     return torch.where(varies, centred / torch.where(varies, deviation, 1.0), 0.0)
 
 
-def in_order(graph: PartyGraph, order: Tensor) -> PartyGraph:
+def reorder_nodes(graph: PartyGraph, order: Tensor) -> PartyGraph:
     """Make node ``order[n]`` the n-th; sort edges by target, source and weight; keep only features, labels, masks."""
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order))

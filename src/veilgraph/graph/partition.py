@@ -141,7 +141,7 @@ def _cut_points(total: int, holders: int, proportions: Sequence[float] | None, a
     return cuts
 
 
-def isolate(graphs: Sequence[PartyGraph], party: PartyId, label_holder: PartyId) -> PartyGraph:
+def holder_alone(graphs: Sequence[PartyGraph], party: PartyId, label_holder: PartyId) -> PartyGraph:
     """Return one holder's graph to train alone on, with validation and test masks over common nodes only.
 
     Other holders than the label holder are lent its labels and masks of the common nodes, as in the paper.
@@ -426,7 +426,7 @@ def _parts_by_home(
 def split_at_home(whole: PartyGraph, names: Sequence[PartyId], home: Tensor) -> list[tuple[PartyGraph, list[str]]]:
     """Give each node to a holder, ``home`` Tensor[N] of indices in ``names``, with all edges at it; and rows' ids.
 
-    Other holders' nodes at these edges follow as ``beside_others`` appends them, with ids ``holder/node``.
+    Other holders' nodes at these edges follow as ``append_others`` appends them, with ids ``holder/node``.
     """
     source, target = home[whole.edge_index]
     parts = []
@@ -441,11 +441,11 @@ def split_at_home(whole: PartyGraph, names: Sequence[PartyId], home: Tensor) -> 
         graph = replace(own, edge_index=place[whole.edge_index[:, edges]])
         ids = [str(node) for node in nodes.tolist()]
         ids += [f"{names[at]}/{node}" for at, node in zip(home[others].tolist(), others.tolist(), strict=True)]
-        parts.append((beside_others(graph, len(others)), ids))
+        parts.append((append_others(graph, len(others)), ids))
     return parts
 
 
-def beside_others(own: PartyGraph, others: int) -> PartyGraph:
+def append_others(own: PartyGraph, others: int) -> PartyGraph:
     """Append so many nodes of other holders, with zero features and no labels; the graph's own become the common ones.
 
     The graph's edges may already refer to the new nodes.
@@ -534,7 +534,7 @@ def _shuffle(values: Tensor, generator: torch.Generator) -> Tensor:
     return values[torch.randperm(len(values), generator=generator)]
 
 
-def oriented(edges: Tensor, seed: int) -> Tensor:
+def orient_pairs(edges: Tensor, seed: int) -> Tensor:
     """Return each pair of different nodes in ``edges`` [2, E] once, in a direction drawn by a hash: int64 [2, P].
 
     The hash is of the seed and the two rows, lower first. Anybody can compute it, so directions and repetitions of a

@@ -306,20 +306,20 @@ class PartyGraph:
                 there are no others and it is one number per edge, else the edges' features; optional ``y`` (whole
                 numbers: classes; floating point: targets) and masks; with ``batch``, the graph that each node is of,
                 ``y`` and masks may be of graphs. Of ``HeteroData`` all this is at the common nodes, and types of edges
-                are relations (``rules.of_one_kind``).
+                are relations (``rules.from_hetero``).
             num_classes: default: ``data.num_classes``, or the largest label plus one.
             num_common: C; default: all nodes.
 
         Raises:
             DataError: ``data`` lacks ``x`` or ``edge_index``, or breaks a rule.
         """
-        told, relations, edge_relation = rules.of_one_kind(party, data)
+        told, relations, edge_relation = rules.from_hetero(party, data)
         data = rules.check_is_data(party, told)
         features = rules.features_of(party, data)
         if not isinstance(data.edge_index, Tensor):
             refuse(party, "data.edge_index", f"{type(data.edge_index).__name__} must be a tensor", "give [2, edges]")
         membership = rules.membership_of(party, data)
-        data = rules.of_nodes(party, data, membership)
+        data = rules.expand_to_nodes(party, data, membership)
         targets = rules.targets_of(party, data)
         labels = None if targets is not None else rules.labels_of(party, data)
         num_classes = rules.classes_of(party, data, labels) if num_classes is None else num_classes
@@ -365,7 +365,7 @@ def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = N
         if getattr(graph, name) is not None:
             metadata[name] = str(getattr(graph, name))
     if graph.relations:
-        metadata["relations"] = rules.packed(graph.relations)
+        metadata["relations"] = rules.relations_to_json(graph.relations)
     content = save({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}, metadata)
     with os_errors_as(RunError, f"{path}: the party graph cannot be written", "choose a writable path"):
         write_whole(path, content)
@@ -402,7 +402,7 @@ def _read_party(path: Path) -> PartyGraph:
             features=tensors["features"],
             edge_index=tensors["edge_index"],
             **{name: tensors.get(name) for name in _TENSORS[1:]},
-            relations=rules.unpacked(metadata.get("relations", "[]")),
+            relations=rules.relations_from_json(metadata.get("relations", "[]")),
             **numbers,
         )
     except (KeyError, ValueError, RuntimeError) as error:

@@ -295,13 +295,13 @@ def check_relations(party: str, relations: object, edge_relation: Tensor | None,
     )
 
 
-def packed(relations: Sequence[Relation]) -> str:
+def relations_to_json(relations: Sequence[Relation]) -> str:
     """Serialise relations as JSON."""
     return json.dumps([asdict(relation) for relation in relations])
 
 
-def unpacked(text: str) -> tuple[Relation, ...]:
-    """Parse what ``packed`` serialised; ``ValueError`` for anything else."""
+def relations_from_json(text: str) -> tuple[Relation, ...]:
+    """Parse what ``relations_to_json`` serialised; ``ValueError`` for anything else."""
     try:
         return tuple(Relation(**each) for each in json.loads(text))
     except TypeError as error:
@@ -392,7 +392,7 @@ def membership_of(party: PartyId, data: pyg.Data) -> Tensor | None:
     return batch.long()
 
 
-def of_nodes(party: PartyId, data: pyg.Data, membership: Tensor | None) -> pyg.Data:
+def expand_to_nodes(party: PartyId, data: pyg.Data, membership: Tensor | None) -> pyg.Data:
     """Expand ``y`` and masks that have a value per graph to one per node, by ``membership``; else return ``data``."""
     if membership is None:
         return data
@@ -428,7 +428,7 @@ def _as_floats(values: Tensor | None) -> Tensor | None:
     return values if values.is_floating_point() else values.to(torch.float32)
 
 
-def of_one_kind(party: PartyId, given: object) -> tuple[object, tuple[Relation, ...], Tensor | None]:
+def from_hetero(party: PartyId, given: object) -> tuple[object, tuple[Relation, ...], Tensor | None]:
     """Reduce a ``HeteroData`` to ``Data`` of its common nodes, relations, and each edge's, [E]; return others as is.
 
     The common nodes are those of the type that ``given.common`` names, or of the only type, the only one with ``x``, or

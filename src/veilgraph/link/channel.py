@@ -92,7 +92,9 @@ class ChannelContext:
 
     def terms(self) -> bytes:
         """SHA-256 of the settings' hash and all parties' names, in order."""
-        return hashlib.sha256(joined(self.settings.encode(), *(party.encode() for party in self.parties))).digest()
+        return hashlib.sha256(
+            length_prefixed(self.settings.encode(), *(party.encode() for party in self.parties))
+        ).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +283,7 @@ class Channel:
         bodies = {self._party: self._body, self._peer: theirs}
         first, second = sorted(bodies)
         names = first.encode(), second.encode()
-        known = joined(_LABEL, self._session.job.encode(), *names, bodies[first], bodies[second])
+        known = length_prefixed(_LABEL, self._session.job.encode(), *names, bodies[first], bodies[second])
         return hashlib.sha256(known).digest()
 
 
@@ -296,10 +298,10 @@ class Direction:
 
         self.pieces, self.controls = AESGCM(key("pieces")), AESGCM(key("controls"))
         self.receipts = key("receipts")
-        self.context = joined(session.job.encode(), sender.encode(), receiver.encode())
+        self.context = length_prefixed(session.job.encode(), sender.encode(), receiver.encode())
 
 
-def joined(*parts: bytes) -> bytes:
+def length_prefixed(*parts: bytes) -> bytes:
     """The parts, each after its length: no two lists of parts give the same bytes."""
     return b"".join(struct.pack("<Q", len(part)) + part for part in parts)
 
@@ -329,7 +331,7 @@ def job_digest(session: ChannelContext) -> bytes:
 
 def signed_bytes(sender: PartyId, receiver: PartyId, session: ChannelContext, body: bytes) -> bytes:
     """Return what a hello's signature is over: who says it to whom, in which session, and its body."""
-    return joined(_LABEL + b" hello", session.job.encode(), sender.encode(), receiver.encode(), body)
+    return length_prefixed(_LABEL + b" hello", session.job.encode(), sender.encode(), receiver.encode(), body)
 
 
 def _agreed(direction: Direction | None, peer: PartyId) -> Direction:

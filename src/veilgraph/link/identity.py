@@ -88,7 +88,7 @@ def read_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     return key
 
 
-def sealed_key(key: PrivateKey, passphrase: bytes, secrets: SecretSource = system_secrets) -> bytes:
+def encrypt_key(key: PrivateKey, passphrase: bytes, secrets: SecretSource = system_secrets) -> bytes:
     """Encrypt a private key under a passphrase: PEM, as the content of a file that ``read_key`` opens with it."""
     salt, vector = secrets(SEED_BYTES), secrets(_IV_BYTES)
     secret = Scrypt(salt, algorithms.AES256.key_size // 8, COST, _BLOCK_SIZE, _PARALLEL).derive(passphrase)

@@ -17,7 +17,7 @@ from pydantic import Field
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.settings import Exact
 from veilgraph.core.types import PartyId
-from veilgraph.link.channel import joined
+from veilgraph.link.channel import length_prefixed
 from veilgraph.link.identity import Identity, Trust
 
 RECORDS: Final = ("disclosures.jsonl", "ledger.jsonl", "evidence.jsonl")
@@ -50,7 +50,7 @@ class _Attestation(Exact):
     def content(self) -> bytes:
         """Return the bytes to sign: the type's name, and all fields but certificate and signature."""
         said = self.model_dump_json(exclude={"certificate", "signature"})
-        return joined(_LABEL, type(self).__name__.encode(), said.encode())
+        return length_prefixed(_LABEL, type(self).__name__.encode(), said.encode())
 
     def digest(self) -> str:
         return hashlib.sha256(self.content()).hexdigest()

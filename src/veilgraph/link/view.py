@@ -182,7 +182,7 @@ class ViewFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ViewEntry:
     """One message of a view; its tensor is read when asked for."""
 
     sender: PartyId
@@ -206,9 +206,9 @@ class Seen:
             return build_tensor(self._header, data)
 
 
-def read_view(path: Path, session: int = 0) -> list[Seen]:
+def read_view(path: Path, session: int = 0) -> list[ViewEntry]:
     """The messages of a view, without their tensors; ``RunError`` where the file cannot be read, or is no view."""
-    found: list[Seen] = []
+    found: list[ViewEntry] = []
     with os_errors_as(RunError, f"{path}: no readable view", "record it again", ProtocolError, ValueError):
         size = path.stat().st_size
         if size == 0:
@@ -229,6 +229,6 @@ def read_view(path: Path, session: int = 0) -> list[Seen]:
                     break
                 sender, receiver = (name.decode() for name in names)
                 found.append(
-                    Seen(sender, receiver, header.tag, header.shape, session, path, header, start + HEADER_BYTES)
+                    ViewEntry(sender, receiver, header.tag, header.shape, session, path, header, start + HEADER_BYTES)
                 )
     return found

@@ -48,7 +48,7 @@ from veilgraph.mpc.bits import (
     words_for,
     xor,
 )
-from veilgraph.mpc.mask import PairwiseMasks, add
+from veilgraph.mpc.mask import PairwiseMasks, ring_sum
 
 INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}  # type of the values → type of their codes
 
@@ -298,7 +298,7 @@ class MaxServer(_Side):
         entries = prod(shape)
         expected = (packed_words(entries, self._dtype),)
         pieces = gather(self._link, self._holders, Tag(Kind.MASKED, step, round_), expected, torch.int64)
-        maximum = from_order_codes(unpacked(add(pieces.values()), entries, self._dtype), self._dtype)
+        maximum = from_order_codes(unpacked(ring_sum(pieces.values()), entries, self._dtype), self._dtype)
         if maximum.isnan().any():
             raise ProtocolError(
                 f"what {', '.join(self._holders)} sent as the maximum of step {step}, round {round_} has no value",

@@ -95,7 +95,7 @@ _WORDS: Final = 10
 INTEGER_BITS: Final = 64 * _WORDS  # whole numbers that are summed under masks are taken mod 2^640
 
 
-def agreed(private: X25519PrivateKey, public: bytes, purpose: str, party: PartyId) -> bytes:
+def derive_shared_key(private: X25519PrivateKey, public: bytes, purpose: str, party: PartyId) -> bytes:
     """Derive the 32-byte key of an X25519 exchange for a purpose; ``ProtocolError``: ``party``'s key is invalid."""
     try:
         secret = private.exchange(X25519PublicKey.from_public_bytes(public))
@@ -135,7 +135,7 @@ class PairwiseMasks:
         keys = {}
         for peer, received in exchange(link, peers, Tag(Kind.KEY, 0, round_), public).items():
             purpose = "pairwise/" + "/".join(sorted([link.party, peer]))
-            keys[peer] = agreed(private, received.numpy().tobytes(), purpose, peer)
+            keys[peer] = derive_shared_key(private, received.numpy().tobytes(), purpose, peer)
         return cls(link.party, keys, secrets(SEED_BYTES) if rounding_key is None else rounding_key)
 
     def mask(self, purpose: str, step: int, shape: tuple[int, ...]) -> Tensor:
@@ -167,7 +167,7 @@ class PairwiseMasks:
         encoded = encoded_for_sum(values, bits, self._party, purpose, remedy, parties, self.rounding)
         return encoded.add_(self.mask(purpose, step, tuple(values.shape)))
 
-    def hidden_for(self, link: Link, tag: Tag, values: Tensor, bits: int, purpose: str, remedy: str) -> Tensor:
+    def hide_message(self, link: Link, tag: Tag, values: Tensor, bits: int, purpose: str, remedy: str) -> Tensor:
         """Return ``hide`` of a message's values; a recorded link also notes what is under the mask."""
         hidden = self.hide(values, bits, purpose, tag.step, remedy)
         if isinstance(link, RecordedLink):
@@ -211,7 +211,7 @@ def sum_among(
 
     Args and errors as of ``PairwiseMasks.hide``; the tag's step is that of the masks.
     """
-    hidden = masks.hidden_for(link, tag, values, bits, purpose, remedy)
+    hidden = masks.hide_message(link, tag, values, bits, purpose, remedy)
     pieces = exchange(link, others, tag, hidden)
     return open_sum([hidden, *pieces.values()], bits, values.dtype, purpose, remedy)
 
@@ -249,10 +249,10 @@ def integers_of(words: Tensor) -> list[int]:
 
 def open_sum(pieces: Iterable[Tensor], bits: int, dtype: torch.dtype, what: str, remedy: str) -> Tensor:
     """Add one masked matrix of every holder, so that masks cancel, and decode; ``RangeOverflow`` as ``decode``."""
-    return ring.decode(add(pieces), bits, dtype, what, remedy)
+    return ring.decode(ring_sum(pieces), bits, dtype, what, remedy)
 
 
-def add(pieces: Iterable[Tensor]) -> Tensor:
+def ring_sum(pieces: Iterable[Tensor]) -> Tensor:
     """The sum of one or more ring tensors of one shape, mod 2^64, in new memory."""
     first, *rest = pieces
     if not rest:
@@ -273,9 +273,9 @@ def share_contribution(contribution: Tensor, masks: PairwiseMasks, purpose: str)
 
 def open_shares(link: Link, others: Iterable[PartyId], tag: Tag, share: Tensor) -> Tensor:
     """Every holder sends its share to every other; all reconstruct the sum mod 2^64 (VFGNN Rec)."""
-    return add([share, *exchange(link, others, tag, share).values()])
+    return ring_sum([share, *exchange(link, others, tag, share).values()])
 
 
-def masked_sum(pieces: Sequence[Tensor]) -> Tensor:
+def plain_sum(pieces: Sequence[Tensor]) -> Tensor:
     """Plaintext twin of ``hide`` and ``open_sum``: the sum of the pieces, float64."""
-    return add([piece.to(torch.float64) for piece in pieces])
+    return ring_sum([piece.to(torch.float64) for piece in pieces])

@@ -41,7 +41,7 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.party import rows_between
 from veilgraph.link.collectives import broadcast, exchange, gather, receive_as
 from veilgraph.mpc import ring
-from veilgraph.mpc.mask import PairwiseMasks, add
+from veilgraph.mpc.mask import PairwiseMasks, ring_sum
 from veilgraph.mpc.ring import StaticOperand
 
 BLOCK_BYTES: Final = 1 << 26  # of the widest matrix in a block of rows
@@ -285,7 +285,7 @@ class SecureProduct:
             for owner in self._others:
                 self._link.send(owner, tag, shares[owner] - prepared.masks[owner])
             received = gather(self._link, self._others, tag, (self._features[party], self._dim), torch.int64)
-            operand = add([shares[party], *received.values()])
+            operand = ring_sum([shares[party], *received.values()])
             share = block.operand.times(operand).add_(prepared.correlation)
             for piece in prepared.pieces.values():
                 share += piece
@@ -304,7 +304,7 @@ class SecureProduct:
             rows = gradient(block.rows)
             tag = Tag(Kind.MASKED_OPERAND, step, round_of(Direction.BACKWARD, number))
             masked = rows - prepared.masks[self._others[0]]
-            operand = add([rows, *exchange(self._link, self._others, tag, masked).values()])
+            operand = ring_sum([rows, *exchange(self._link, self._others, tag, masked).values()])
             if prepared.blind is not None:
                 operand += prepared.blind
             own = block.operand.transposed_times(operand).add_(prepared.correlation)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-def corrected(logits: Tensor, transition: Tensor) -> Tensor:
+def released_probabilities(logits: Tensor, transition: Tensor) -> Tensor:
     """p(y'|x) = p(y|x)·P, Tensor[N, c], of logits; ``transition`` is Tensor[c, c], P(released = j | true = i)."""
     return logits.softmax(dim=1) @ transition
 
@@ -25,7 +25,7 @@ def corrected_cross_entropy(logits: Tensor, labels: Tensor, transition: Tensor) 
 
 
 def corrected_losses(logits: Tensor, labels: Tensor, transition: Tensor) -> Tensor:
-    """Return -log p(y'|x) at each perturbed label (int64 [n]), Tensor[n], in log space; as ``corrected`` otherwise."""
+    """Return -log p(y'|x) at each perturbed label (int64 [n]), Tensor[n]; see ``released_probabilities``."""
     likely = transition.to(torch.float64).log().to(logits.dtype).T[labels]
     return -(logits.log_softmax(dim=1) + likely).logsumexp(dim=1)
 
@@ -58,7 +58,7 @@ def _logs(probabilities: Tensor) -> Tensor:
     return probabilities.detach().double().clamp_min(1e-300).log()  # one may have been rounded to 0
 
 
-def fitted(
+def fit_calibration(
     probabilities: Tensor, labels: Tensor, weights: Tensor | None = None, transition: Tensor | None = None
 ) -> Calibration | None:
     """Fit a ``Calibration`` to n judged nodes, not trained on; None without nodes and weights, or if p is not finite.

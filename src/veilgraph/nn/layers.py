@@ -180,7 +180,7 @@ class _GivenGradients(torch.autograd.Function):
         return None, *ctx.gradients
 
 
-def handed(outputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+def zero_with_gradients(outputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     """Return a scalar 0 whose ``backward()`` runs that of ``outputs`` from the given ``gradients``, to the bit.
 
     Given gradients, torch's own ``backward`` imports sympy to compare shapes; from a scalar it needs none. Raises

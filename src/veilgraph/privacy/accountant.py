@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.threads import made_once
+from veilgraph.core.threads import locked_cache
 from veilgraph.privacy.event import Event, check_positive, check_whole
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     return max(0.0, float(ndtr(-near)) - density * _mills_ratio(far))
 
 
-@made_once(1024)
+@locked_cache(1024)
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """The smallest ε with ``gaussian_delta(ε, mu)`` ≤ ``delta``, at most 1e-13 of it above; it may be infinite."""
     _check_not_negative("mu", mu)
@@ -157,7 +157,7 @@ def _check_delta(delta: float) -> None:
         raise ConfigError(f"delta={delta!r} must lie strictly between 0 and 1; take well below 1 / number of units")
 
 
-@made_once(maxsize=1024)
+@locked_cache(maxsize=1024)
 def _composed(mu: float, events: tuple[tuple[Event, int], ...], delta: float) -> float:
     """Return ε at ``delta`` of a Gaussian release of ``mu`` and so many of each event; infinite where none is found."""
     found = composed(mu, events)

@@ -76,7 +76,7 @@ class DrawnCanaries:
         return expand(hashlib.sha256(f"canaries/{self.public}".encode()).digest(), f"{self.kind}/{what}", shape)
 
 
-def in_place(graph: PartyGraph, taken: Tensor, edges: Tensor) -> PartyGraph:
+def replace_edges_at(graph: PartyGraph, taken: Tensor, edges: Tensor) -> PartyGraph:
     """Replace all edges at ``taken`` nodes, bool [N], by ``edges`` [2, E], both ways; no split has these nodes."""
     rest = graph.with_edges(~taken[graph.edge_index].any(dim=0))
     weight, relation = rest.edge_weight, rest.edge_relation

@@ -21,7 +21,7 @@ LABELS: Final = "labels"  # channel of the ledger
 class LabelPublisher(PaidPublisher):
     """The publisher of a holder that learns from perturbed labels; embeddings and gradients of these go through.
 
-    ``labels`` are Tensor[n] int64, of the nodes of whose labels others are told anything (``learned_from``).
+    ``labels`` are Tensor[n] int64, of the nodes of whose labels others are told anything (``perturbed_nodes``).
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class LabelPublisher(PaidPublisher):
         )
 
 
-def learned_from(labels: Tensor | None, *splits: Tensor | None) -> Tensor:
+def perturbed_nodes(labels: Tensor | None, *splits: Tensor | None) -> Tensor:
     """Return the nodes in any of the masks ``splits``, ascending: Tensor[n] int64; ``DataError``: no labels or mask."""
     given = [split for split in splits if split is not None]
     if labels is None or not given:

@@ -382,7 +382,7 @@ def check_never_there(folder: Path, marks: Marks) -> None:
         )
 
 
-def begun_by(folder: Path) -> str:
+def ledger_party(folder: Path) -> str:
     """Return the party whose ledger is in a folder; ``RunError``: none is there, or it is damaged."""
     path = folder / FILE
     try:

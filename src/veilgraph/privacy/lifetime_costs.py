@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from veilgraph.core.threads import made_once
+from veilgraph.core.threads import locked_cache
 from veilgraph.privacy import accountant
 from veilgraph.privacy.accountant import gaussian_delta
 from veilgraph.privacy.event import Event
@@ -116,7 +116,7 @@ def price(event: Event, count: int, delta: float) -> Price:
     return _sampled_price(event, count, delta)
 
 
-@made_once(maxsize=1024)
+@locked_cache(maxsize=1024)
 def _sampled_price(event: Event, count: int, delta: float) -> Price:
     """Return the cheaper of a Gaussian bound's price and one by ``stand_in`` with a share of δ."""
     whole = event.gaussian_bound(count)

@@ -31,8 +31,8 @@ from torch import Tensor
 from typing_extensions import TypedDict, override
 
 from veilgraph.core.errors import BudgetSpent, RunError
-from veilgraph.core.files import adapter_of, locked, private_folder, sync_folder, undamaged
-from veilgraph.core.secrets import new_name
+from veilgraph.core.files import adapter_of, locked, private_folder, run_errors, sync_folder
+from veilgraph.core.secrets import random_name
 from veilgraph.core.tensor_file import Keeper, load_tensors, save_tensors
 from veilgraph.graph.features import choose_rows
 from veilgraph.privacy.event import Event, to_json
@@ -100,7 +100,7 @@ class RunCache(ReleaseCache):
         self._draws: dict[str, str] = {}
         if (kept := keeper.get(OWN_RELEASE)) is None:
             return
-        with undamaged(keeper.place(OWN_RELEASE), "restore it, or delete it, and the holder releases anew and pays"):
+        with run_errors(keeper.place(OWN_RELEASE), "restore it, or delete it, and the holder releases anew and pays"):
             if kept.facts["depends_on"] == depends:
                 self._tensors = dict(kept.tensors)
                 draws = adapter_of(dict[str, str]).validate_python(kept.facts["draws"])
@@ -111,7 +111,7 @@ class RunCache(ReleaseCache):
         """Return the channel's rows: made and saved the first time, sent again later, and paid for once."""
         if of.channel not in self._tensors:
             self._tensors[of.channel] = make(rows)
-            self._draws[of.channel] = new_name()
+            self._draws[of.channel] = random_name()
             self._keeper.put(OWN_RELEASE, self._tensors, {"depends_on": self._depends_on, "draws": self._draws})
         draw = self._draws[of.channel]
         if self._ledger is not None and not self._ledger.has_paid(of.channel, draw):
@@ -154,7 +154,7 @@ class _Kept:
 
 
 @contextmanager
-def releasing(account: Account) -> Iterator[None]:
+def locked_releases(account: Account) -> Iterator[None]:
     """Lock all kept releases of an account's ledger, from the look at them to the payment: else two jobs draw twice.
 
     Raises ``RunError``: the folder cannot be read, written or locked; nothing may be sent.
@@ -210,7 +210,7 @@ class LifetimeCache(ReleaseCache):
     def release(self, of: Release, rows: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the rows saved for these nodes; rows of new nodes are made, saved and paid for first."""
         path, digests = self._path(of), self._row_digests(rows)
-        with releasing(self._account):
+        with locked_releases(self._account):
             before = kept = self._load(path)
             places, known = self._known(kept)
             self._log_stale(of.channel, kept, places[known], digests[known])
@@ -248,7 +248,7 @@ class LifetimeCache(ReleaseCache):
 
     def _owing(self, of: Release) -> Keys | None:
         """Return the nodes that would pay for a release now; None where it is sent again for nothing."""
-        with releasing(self._account):
+        with locked_releases(self._account):
             kept = self._load(self._path(of))
         places, known = self._known(kept)
         lifetime = self._account.lifetime
@@ -272,7 +272,7 @@ class LifetimeCache(ReleaseCache):
     def _with(self, kept: _Kept, new: NDArray[np.int64], digests: NDArray[np.uint8], made: Tensor) -> _Kept:
         """Add rows drawn now, as one draw; they replace all earlier rows where rows are drawn together."""
         cohort = self._account.lifetime.lines.keep_cohort(self._payers(new))
-        batch = _Batch(content=new_name(), cohort=cohort, time=now())
+        batch = _Batch(content=random_name(), cohort=cohort, time=now())
         keys, first = np.unique(self._each[new], return_index=True)
         before = [] if self._whole else kept.batches
         tensors = {
@@ -321,7 +321,7 @@ class LifetimeCache(ReleaseCache):
             keys, digests = torch.empty(0, dtype=torch.int64), torch.empty(0, _DIGEST_BYTES, dtype=torch.uint8)
             return _Kept({"keys": keys, "digests": digests, "rows": torch.empty(0, 0), "batch": keys}, [])
         tensors, facts = load_tensors(path)
-        with undamaged(path, "restore it, or delete it, and the holder releases anew and pays"):
+        with run_errors(path, "restore it, or delete it, and the holder releases anew and pays"):
             kept = {name: tensors[name] for name in ("keys", "digests", "rows", "batch")}
             return _Kept(kept, adapter_of(list[_Batch]).validate_python(facts["batches"]))
 

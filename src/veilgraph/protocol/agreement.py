@@ -121,12 +121,12 @@ def session_name(nonces: Sequence[str]) -> str:
     return hashlib.sha256("/".join(nonces).encode()).hexdigest()[:32]
 
 
-def alone(points: Sequence[Point], nonce: str) -> Start:
+def start_alone(points: Sequence[Point], nonce: str) -> Start:
     """Return the start of a party that trains alone: its newest point, else a fresh start."""
     return start_of("", {"": points}, {"": True}, [nonce])
 
 
-def check_leave(restarts: Mapping[PartyId, bool], without: Sequence[PartyId], what: str) -> None:
+def check_restart_allowed(restarts: Mapping[PartyId, bool], without: Sequence[PartyId], what: str) -> None:
     """Raise ``RunError`` where a party does not let what it trained be replaced (False in ``restarts``).
 
     The message names the parties ``without`` the thing, ``what``, for lack of which the job would replace it.
@@ -142,7 +142,7 @@ def check_leave(restarts: Mapping[PartyId, bool], without: Sequence[PartyId], wh
 
 
 def _check_restart(party: PartyId, points: Mapping[PartyId, Sequence[Point]], restarts: Mapping[PartyId, bool]) -> None:
-    """Call ``check_leave``, naming the parties that share no point with a judge, the same at all parties if possible.
+    """Call ``check_restart_allowed``, naming parties that share no point with a judge; all name the same if possible.
 
     The judge is the unwilling party that shares points with most others; among equals ``party`` itself.
     """
@@ -153,7 +153,7 @@ def _check_restart(party: PartyId, points: Mapping[PartyId, Sequence[Point]], re
     judge = party if party in judges else judges[0]
     others = [other for other in points if other != judge]
     without = [other for other in others if other not in sharing[judge]]
-    check_leave(restarts, without or others, f"the checkpoints that {judge} has")
+    check_restart_allowed(restarts, without or others, f"the checkpoints that {judge} has")
 
 
 PROTOCOL_VERSION: Final = 14
@@ -225,8 +225,8 @@ class Hello(Exact):
     nonce: _Hash = ""
     """Fresh in every session that may train: all of them together name the session."""
     steps: _Count | None = None
-    """Training steps that the party's privacy budget still allows; where there is a single release, as ``room_said``
-    has it; null without a budget."""
+    """Training steps that the party's privacy budget still allows; if one release, as ``stated_releases`` has it;
+    null without a budget."""
     release: Annotated[int, Field(ge=-(2**32), le=2**32)] = 0
     """Number of the newest release, where there is a single one, that the holder made or was given; negative where it
     is of another alignment, 0 for none."""
@@ -330,7 +330,7 @@ def same_count(what: str, values: Mapping[PartyId, int]) -> int:
     return next(iter(values.values()))
 
 
-def room_said(releases: int | None) -> int | None:
+def stated_releases(releases: int | None) -> int | None:
     """Cut the number of releases that a budget allows to 0 or 1, as a party states it; None without a budget.
 
     How many more there are tells what it released in other jobs, and of which of its nodes.

@@ -22,7 +22,7 @@ MAX_RELEASES_APART: Final = 2**20
 _RELEASES: Final = 4  # round of the agreement on perturbed features; that on the rest is 0
 
 
-def agree_within_bounds(session: RoleContext, mine: Hello, *, releases: bool = False) -> dict[PartyId, Hello]:
+def agree_and_check_bounds(session: RoleContext, mine: Hello, *, releases: bool = False) -> dict[PartyId, Hello]:
     """Exchange hellos by ``agree``, and check their numbers; ``releases``: the agreement on perturbed features.
 
     Raises ``ProtocolError``, which names party, field and value, where a party states what the job does not allow.
@@ -45,12 +45,12 @@ def agree_on_start(
     hello = Hello(
         job=session.settings.hash(), checkpoints=list(held), restarts=session.restarts, nonce=session.nonce(), **facts
     )
-    hellos = agree_within_bounds(session, hello)
+    hellos = agree_and_check_bounds(session, hello)
     return hellos, agreed_start(session.link.party, hellos, enough)
 
 
 def check_bounds(job: JobSettings, hellos: Mapping[PartyId, Hello], *, releases: bool = False) -> None:
-    """Hold the numbers in every party's hello to what a job allows; errors as ``agree_within_bounds``."""
+    """Hold the numbers in every party's hello to what a job allows; errors as ``agree_and_check_bounds``."""
     for party, hello in hellos.items():
         own = {} if party == SERVER else paradigm_of(job).session.stated(job, party, releases=releases)
         for field, (low, high) in {**NO_NUMBERS, **own}.items():

@@ -26,7 +26,7 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import compact, is_sparse
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.canaries import DrawnCanaries, check_nodes, in_place
+from veilgraph.privacy.canaries import DrawnCanaries, check_nodes, replace_edges_at
 from veilgraph.protocol.job import JobSettings, perturbing
 
 
@@ -82,7 +82,7 @@ class VoteCanaries(DrawnCanaries):
         if self.party in self.owners:
             pairs = self.places(self.party)[self.coins].T
             edges = torch.cat([pairs, pairs.flip(0)], dim=1)
-        return replace(in_place(graph, taken, edges), features=self._with_canary_features(graph.features))
+        return replace(replace_edges_at(graph, taken, edges), features=self._with_canary_features(graph.features))
 
     def _with_canary_features(self, features: Tensor) -> Tensor:
         """Replace all canaries' rows: zeros at first ends, rows of other nodes at second ends: [N, F] to [N, F]."""
@@ -97,9 +97,9 @@ class VoteCanaries(DrawnCanaries):
 
 def _counting_first(pairs: Tensor, seed: int) -> Tensor:
     """Pairs [m, 2] of different nodes in their order, each with the end first that its orientation points to."""
-    from veilgraph.graph.partition import oriented  # noqa: PLC0415 - few trainings have votes
+    from veilgraph.graph.partition import orient_pairs  # noqa: PLC0415 - few trainings have votes
 
-    targets = set(map(tuple, oriented(pairs.T, seed).T.tolist()))
+    targets = set(map(tuple, orient_pairs(pairs.T, seed).T.tolist()))
     points = torch.tensor([(one, other) in targets for one, other in pairs.tolist()], dtype=torch.bool)
     return torch.where(points[:, None], pairs.flip(1), pairs)
 

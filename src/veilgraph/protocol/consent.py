@@ -64,7 +64,7 @@ class Entry(Exact):
     reason: str = ""
 
 
-def standing(entries: Iterable[Entry]) -> list[Entry]:
+def counting_entries(entries: Iterable[Entry]) -> list[Entry]:
     """Return the entries that count, in order: those not returned, and lines that cannot be read."""
     entries = list(entries)
     returned = {entry.of for entry in entries if entry.what == "returned"}
@@ -78,11 +78,12 @@ def standing(entries: Iterable[Entry]) -> list[Entry]:
 def count(entries: Sequence[Entry], what: Counted, since: datetime | None = None) -> int:
     """Count the jobs or alignments that stand, all or those after ``since``; unreadable lines count as either."""
     return sum(
-        entry.what in (what, "unreadable") and (since is None or entry.time > since) for entry in standing(entries)
+        entry.what in (what, "unreadable") and (since is None or entry.time > since)
+        for entry in counting_entries(entries)
     )
 
 
-def used_up(settings: ConsentSettings, entries: Sequence[Entry], what: Counted, now: datetime) -> str:
+def limit_reached(settings: ConsentSettings, entries: Sequence[Entry], what: Counted, now: datetime) -> str:
     """Why limits allow no further job or alignment now, or "" if they do; names a limit and its value, no count."""
     in_all, per_day = getattr(settings, f"{what}s"), getattr(settings, f"{what}s_per_day")
     if in_all is not None and count(entries, what) >= in_all:
@@ -120,7 +121,7 @@ class Consent:
     def against(self, *, aligns: bool) -> str:
         """Why the job would be refused if it came now, beginning with an alignment if it ``aligns``; counts nothing."""
         entries, now = self._journal.entries(), utc_now()
-        job, alignment = (used_up(self._settings, entries, what, now) for what in COUNTED)
+        job, alignment = (limit_reached(self._settings, entries, what, now) for what in COUNTED)
         return job or (alignment if aligns else "")
 
     @property
@@ -178,7 +179,7 @@ class Consent:
             if goes_on is not None:
                 self._continues = True
                 new = new.model_copy(update={"what": "resumed", "of": goes_on.id})
-            elif refuses := used_up(self._settings, entries, what, utc_now()):
+            elif refuses := limit_reached(self._settings, entries, what, utc_now()):
                 return refuses, None
             self._journal.append(new)
         if what == "job":
@@ -187,7 +188,7 @@ class Consent:
 
     def _resumed_training(self, entries: Sequence[Entry]) -> Entry | None:
         """Return the entry of the training that this session resumes uncounted and without being asked; else None."""
-        request, counted = self._request, standing(entries)
+        request, counted = self._request, counting_entries(entries)
         this = ("job", "train", request.settings.hash())
         trained = [each for each in counted if (each.what, each.work, each.settings) == this]
         if request.work != "train" or not request.resume or not trained:

@@ -107,7 +107,7 @@ class Costs:
         return 8 * max(self.sent().values()) / bits_per_second + self.rounds * round_trip_s / 2
 
 
-def added(*parts: tuple[Mapping[PartyId, int], int]) -> dict[PartyId, int]:
+def total_bytes(*parts: tuple[Mapping[PartyId, int], int]) -> dict[PartyId, int]:
     """Add up to party → bytes; each part is party → bytes of messages, and how often these are sent."""
     total: dict[PartyId, int] = {}
     for sent, times in parts:

@@ -47,12 +47,7 @@ class HolderCut:
     """
 
     def __init__(
-        self,
-        link: Link,
-        masks: PairwiseMasks | None,
-        bits: int,
-        dtype: torch.dtype,
-        device: torch.device = CPU,
+        self, link: Link, masks: PairwiseMasks | None, bits: int, dtype: torch.dtype, device: torch.device = CPU
     ) -> None:
         self._link, self._masks, self._bits, self._dtype, self._device = link, masks, bits, dtype, device
 
@@ -89,7 +84,7 @@ class HolderCut:
             self._link.send(SERVER, clear, values.to(self._dtype).contiguous())
         else:
             purpose = f"{what}/{masked.round}"
-            hidden = self._masks.hidden_for(self._link, masked, values, bits, purpose, _REMEDY)
+            hidden = self._masks.hide_message(self._link, masked, values, bits, purpose, _REMEDY)
             self._link.send(SERVER, masked, hidden)
 
 

@@ -20,7 +20,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.settings import Registry
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.view import Seen
+from veilgraph.link.view import ViewEntry
 from veilgraph.protocol.job import Check, JobSettings
 from veilgraph.protocol.messages import rows_of
 from veilgraph.protocol.view import Floats, Observations, View, aggregate, numbers
@@ -241,7 +241,7 @@ class Evidence:
     parts: tuple[Floats, ...] = ()
     noise: Callable[[], Sequence[Ciphertext]] | None = None
     asked: Callable[[PartyGraph], Floats] | None = None
-    messages: tuple[Seen, ...] = field(default=(), repr=False)
+    messages: tuple[ViewEntry, ...] = field(default=(), repr=False)
 
     def on(self, graph: PartyGraph) -> Evidence:
         """Return this with ``rows`` for a holder's nodes, by ``asked`` where it is given; errors as ``check_rows``."""
@@ -263,10 +263,10 @@ class Evidence:
         return self.rows
 
 
-def unused(view: View, found: Sequence[Evidence]) -> list[tuple[str, str]]:
+def unused_messages(view: View, found: Sequence[Evidence]) -> list[tuple[str, str]]:
     """List (revelations, what) of messages to a party that reveal something and are in no evidence of ``found``."""
 
-    def key(seen: Seen) -> tuple[Kind, PartyId, int]:
+    def key(seen: ViewEntry) -> tuple[Kind, PartyId, int]:
         return seen.tag.kind, seen.sender, seen.tag.round
 
     used = {key(seen) for each in found if each.permitted for seen in each.messages}
@@ -279,7 +279,7 @@ def unused(view: View, found: Sequence[Evidence]) -> list[tuple[str, str]]:
     return [(names, f"{what}, from {', '.join(dict.fromkeys(senders))}") for (names, what), senders in left.items()]
 
 
-def hidden_of(view: View, but: Collection[Kind] = ()) -> Iterator[Evidence]:
+def hidden_evidence(view: View, but: Collection[Kind] = ()) -> Iterator[Evidence]:
     """Yield, by sender and kind, received messages that masks or shares make uniform by themselves; without ``but``."""
     for sender in (*view.settings.data.names, SERVER):
         all_rows = rows_of(view.settings, sender, view.party)
@@ -291,7 +291,7 @@ def hidden_of(view: View, but: Collection[Kind] = ()) -> Iterator[Evidence]:
                 yield Evidence("hidden", words, (sender,), permitted=False, messages=seen)
 
 
-def exposed_of(view: View) -> Iterator[Evidence]:
+def exposed_evidence(view: View) -> Iterator[Evidence]:
     """Yield, by sender and round, the evidence that rows of the paradigm expose by themselves (``Exposed``)."""
     for sender in (*view.others, SERVER):
         rows = rows_of(view.settings, sender, view.party)
@@ -353,7 +353,7 @@ class Source:
     trains_alone: ClassVar[bool] = False
 
     def hidden(self, view: View) -> list[Evidence] | None:
-        """Messages that must say nothing to a party; None: those of ``hidden_of``, under masks by what rows say."""
+        """Messages that must say nothing to a party; None: ``hidden_evidence``, those that rows put under masks."""
         return None
 
     def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
@@ -372,7 +372,7 @@ class Source:
         return []
 
     def unattacked(self, view: View) -> Sequence[tuple[str, str]]:
-        """List (revelations, what) that no attack is about, beside those that ``unused`` lists."""
+        """List (revelations, what) that no attack is about, beside those that ``unused_messages`` lists."""
         return ()
 
     def sums(self, view: View) -> Iterator[OpenedSum]:
@@ -449,7 +449,11 @@ def evidence_of(view: View) -> list[Evidence]:
     """Everything in a view that attacks can be mounted on."""
     trained, source = view.of_training, source_of(view.settings)
     hidden = source.hidden(view)
-    return [*(hidden_of(view) if hidden is None else hidden), *exposed_of(trained), *source.evidence(view, trained)]
+    return [
+        *(hidden_evidence(view) if hidden is None else hidden),
+        *exposed_evidence(trained),
+        *source.evidence(view, trained),
+    ]
 
 
 def posteriors(holder: PartyId, about: Sequence[PartyId], probabilities: Tensor) -> Evidence:

@@ -26,7 +26,7 @@ from veilgraph.privacy.plan import NodeRelease, TrainingPlan
 from veilgraph.privacy.settings import LabelPrivacySettings, LabelReleaseSettings, PrivacySettings
 from veilgraph.protocol import preset
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures
-from veilgraph.protocol.preset import AUTO, Choice, Preset, Said, resolved
+from veilgraph.protocol.preset import AUTO, Choice, JobContent, Preset, resolved
 
 ATTACKS: Final[Registry[Any]] = Registry(
     "veilgraph.attacks",
@@ -326,7 +326,7 @@ class JobSettings(Settings):
         return resolved(content, offered(cls, content), handler)
 
     @classmethod
-    def choices(cls, said: Said) -> Iterable[Choice]:
+    def choices(cls, said: JobContent) -> Iterable[Choice]:
         """What ``preset: auto`` chooses in a paradigm: nothing that reveals more than the default does."""
         return ()
 
@@ -461,7 +461,7 @@ class JobSettings(Settings):
 
 def offered(kind: type[JobSettings], content: Mapping[str, Any]) -> tuple[Choice, ...]:
     """Return what the preset of a job (``content``, not validated yet) offers to choose; nothing unless it is auto."""
-    return tuple(kind.choices(Said(content))) if content.get("preset", preset.DEFAULT) == AUTO else ()
+    return tuple(kind.choices(JobContent(content))) if content.get("preset", preset.DEFAULT) == AUTO else ()
 
 
 def adds_noise(job: JobSettings) -> bool:

@@ -14,7 +14,7 @@ from pydantic_core.core_schema import ModelSchema
 from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.settings import Registry, meanings, settled
+from veilgraph.core.settings import Registry, config_errors, meanings
 from veilgraph.core.yaml_file import read_yaml
 from veilgraph.protocol.job import JobSettings, offered
 from veilgraph.protocol.party_settings import PartySettings
@@ -40,21 +40,21 @@ def parse_job(data: object, source: str = "job") -> JobSettings:
 
     Raises ``ConfigError``: names the first broken key, its value and the rule.
     """
-    return parse_chosen(data, source)[0]
+    return parse_with_choices(data, source)[0]
 
 
-def parse_chosen(data: object, source: str = "job") -> tuple[JobSettings, list[Choice]]:
+def parse_with_choices(data: object, source: str = "job") -> tuple[JobSettings, list[Choice]]:
     """Validate settings as ``parse_job``; gives the job, and the settings that its preset chose."""
-    kind, content = said_in(data, source)
+    kind, content = settings_class_of(data, source)
     try:
-        with settled(source):
+        with config_errors(source):
             settings = kind.model_validate(content)
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from error
     return settings, chosen(content, offered(kind, content), settings)
 
 
-def said_in(data: object, source: str = "job") -> tuple[type[JobSettings], dict[str, Any]]:
+def settings_class_of(data: object, source: str = "job") -> tuple[type[JobSettings], dict[str, Any]]:
     """Return the settings class of a job's paradigm and the job's own keys, not validated yet; or ``ConfigError``."""
     if not isinstance(data, dict):
         raise ConfigError(f"{source}: a job is a mapping of settings, not {type(data).__name__}; see docs/jobs.md")

@@ -20,7 +20,7 @@ from veilgraph.core.errors import DataError, RangeOverflow
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.calibration import Calibration, corrected_cross_entropy, fitted
+from veilgraph.nn.calibration import Calibration, corrected_cross_entropy, fit_calibration
 from veilgraph.protocol.figures import CLASS_MEASURES, LAST, Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.role import Role
@@ -125,8 +125,8 @@ class Objective:
         return self._entropy(logits[chosen], labels[chosen])
 
     def calibration(self, probabilities: Tensor) -> Calibration | None:
-        """Fit the calibration of all nodes' probabilities [N, C] on the validation nodes; None as in ``fitted``."""
-        return fitted(probabilities[self._val], self._labels[self._val], self.weights, self._transition)
+        """Fit the calibration of all nodes' probabilities [N, C] on validation nodes; None: see ``fit_calibration``."""
+        return fit_calibration(probabilities[self._val], self._labels[self._val], self.weights, self._transition)
 
     @property
     def val_nodes(self) -> Tensor:
@@ -182,7 +182,7 @@ def calibration_at(
     """
     if graph.labels is None or graph.val_mask is None or not probabilities.shape[1]:
         return None
-    return fitted(probabilities[graph.val_mask], graph.labels[graph.val_mask], weights, transition)
+    return fit_calibration(probabilities[graph.val_mask], graph.labels[graph.val_mask], weights, transition)
 
 
 def balanced_weights(labels: Tensor, classes: int) -> Tensor:

@@ -9,11 +9,18 @@ from typing import Final, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.settings import Settings, settled
+from veilgraph.core.settings import Settings, config_errors
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.privacy.event import Neighbours
 from veilgraph.protocol.job import JobSettings, adds_noise
-from veilgraph.protocol.messages import PARADIGMS, RevelationName, bounded_revelations, causes, statements, wider
+from veilgraph.protocol.messages import (
+    PARADIGMS,
+    RevelationName,
+    bounded_revelations,
+    revelation_causes,
+    revelation_statements,
+    wider_revelations,
+)
 
 REASON_CHARACTERS: Final = 2000  # no reason for a refusal is longer
 
@@ -94,14 +101,14 @@ def parse_limits(data: object, source: str) -> LimitSettings:
     """Validate limits from YAML or a dictionary; raises ``ConfigError`` for the first broken key."""
     if data is not None and not isinstance(data, Mapping):
         raise ConfigError(f"{source}: limits are a mapping of settings, not {type(data).__name__}; see docs/tables.md")
-    with settled(source):
+    with config_errors(source):
         return LimitSettings.model_validate({} if data is None else dict(data))
 
 
 def revelations(job: JobSettings, party: PartyId | None = None) -> dict[str, str]:
     """What a job reveals of its holders' data, or of one party's own, name → statement; with privacy it is noisy."""
-    known = statements(job)
-    return {name: known[name] for name in causes(job, party)}
+    known = revelation_statements(job)
+    return {name: known[name] for name in revelation_causes(job, party)}
 
 
 def largest_epsilon(job: JobSettings, party: PartyId, nodes: int | None = None) -> float:
@@ -283,10 +290,12 @@ def _reasons(
         yield f"limits.most_neighbours={limits.most_neighbours} and {rule[0]}={says}"
     yield None if nodes is None else too_few(limits, nodes)
     # The longest last: its end is what may be cut off.
-    accepted, contained, by_noise = {*limits.leakage}, wider(job), bounded_revelations(job)
+    accepted, contained, by_noise = {*limits.leakage}, wider_revelations(job), bounded_revelations(job)
     if limits.max_epsilon is not None and costly is None:
         accepted |= by_noise
-    found = {name: cause for name, cause in {**besides, **causes(job, party)}.items() if name not in accepted}
+    found = {
+        name: cause for name, cause in {**besides, **revelation_causes(job, party)}.items() if name not in accepted
+    }
     new = [f"{name} ({cause})" for name, cause in found.items() if contained.get(name) not in limits.leakage]
     if not new:
         return

@@ -296,7 +296,7 @@ def rows_of(job: JobSettings, sender: PartyId, receiver: PartyId, kind: Kind | N
     return [row for row in rows if row.ends.fit(job, sender, receiver) and row.of(job)]
 
 
-def causes(job: JobSettings, party: PartyId | None = None) -> dict[str, str]:
+def revelation_causes(job: JobSettings, party: PartyId | None = None) -> dict[str, str]:
     """Return revelation → the settings that cause it, for what a job reveals of ``party``'s data, or of anybody's."""
     true = {told for row in _sent_rows(job) for told in row.reveals}
     found = dict[str, str]()
@@ -313,12 +313,12 @@ def bounded_revelations(job: JobSettings) -> frozenset[str]:
     return frozenset(told.name for row in rows for told in row.reveals) - bare
 
 
-def wider(job: JobSettings) -> dict[str, str]:
+def wider_revelations(job: JobSettings) -> dict[str, str]:
     """Return revelation → a wider one that includes it, by name, among all that jobs of this paradigm may reveal."""
     return {told.name: told.part_of for told in _revelations_of(_paradigm_rows(job)) if told.part_of}
 
 
-def statements(job: JobSettings) -> dict[str, str]:
+def revelation_statements(job: JobSettings) -> dict[str, str]:
     """Return revelation → who learns what, for all that jobs of this paradigm may reveal."""
     return {told.name: told.statement for told in _revelations_of(_paradigm_rows(job))}
 

@@ -8,8 +8,8 @@ from typing import Final, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.files import real_file
-from veilgraph.core.settings import Settings, settled
+from veilgraph.core.files import resolve_unlinked
+from veilgraph.core.settings import Settings, config_errors
 from veilgraph.core.yaml_file import SettingsLoader, parse_yaml, read_yaml
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.tables.settings import TableSettings
@@ -117,7 +117,7 @@ def parse_party_settings(data: object, source: str = "party") -> PartySettings:
         raise ConfigError(
             f"{source}: a party file is a mapping of settings, not {type(data).__name__}; see docs/tables.md"
         )
-    with settled(source):
+    with config_errors(source):
         return PartySettings.model_validate(data)
 
 
@@ -133,8 +133,8 @@ def read_party_settings(path: Path) -> PartySettings:
 
 
 def party_folder(path: Path) -> Path:
-    """The folder in which a party file's paths begin, also where ``path`` is a link to it; errors as ``real_file``."""
-    return real_file(path).parent
+    """The folder where a party file's paths begin, also if ``path`` links to it; errors as ``resolve_unlinked``."""
+    return resolve_unlinked(path).parent
 
 
 class TextLoader(SettingsLoader):

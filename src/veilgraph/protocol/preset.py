@@ -35,7 +35,7 @@ class Choice:
         return f"{self.key}: {'null' if self.value is None else self.value}"
 
 
-class Said:
+class JobContent:
     """What a job, not validated yet, says and leaves out; a group that is given as settings says all of them."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
@@ -65,7 +65,7 @@ class Said:
 
 def left_out(content: Mapping[str, Any], offered: Iterable[Choice]) -> list[Choice]:
     """Return the offered choices whose keys a job does not say."""
-    said = Said(content)
+    said = JobContent(content)
     return [choice for choice in offered if choice.key not in said]
 
 
@@ -98,7 +98,7 @@ def resolved(content: Mapping[str, Any], offered: Iterable[Choice], read: Callab
 
 def chosen(content: Mapping[str, Any], offered: Iterable[Choice], settings: BaseModel) -> list[Choice]:
     """Return what a preset chose: the offered choices that the job leaves out and its ``settings`` now have."""
-    has = Said(settings.model_dump())
+    has = JobContent(settings.model_dump())
     return [choice for choice in left_out(content, offered) if has.get(choice.key, _ABSENT) == choice.value]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.label_publisher import LabelPublisher, learned_from
+from veilgraph.privacy.label_publisher import LabelPublisher, perturbed_nodes
 from veilgraph.privacy.release_cache import fingerprint
 from veilgraph.protocol.job import JobSettings, perturbed_splits
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def nodes_perturbed(graph: PartyGraph, splits: Sequence[str]) -> Tensor:
     """The common nodes whose labels are perturbed, by names of masks: Tensor[n] int64, ascending; or ``DataError``."""
-    return learned_from(graph.labels, *(getattr(graph, split) for split in splits))
+    return perturbed_nodes(graph.labels, *(getattr(graph, split) for split in splits))
 
 
 def with_perturbed(graph: PartyGraph, labels: Tensor, splits: Sequence[str]) -> PartyGraph:

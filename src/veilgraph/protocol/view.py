@@ -17,7 +17,7 @@ from torch import Tensor
 
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.view import Seen
+from veilgraph.link.view import ViewEntry
 from veilgraph.protocol.job import JobSettings
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -42,8 +42,8 @@ class View:
 
     party: PartyId
     settings: JobSettings
-    messages: tuple[Seen, ...]
-    own: tuple[Seen, ...]
+    messages: tuple[ViewEntry, ...]
+    own: tuple[ViewEntry, ...]
     graph: PartyGraph | None
     works: tuple[str, ...]
     predicted: Callable[[], Tensor] | None = None
@@ -66,15 +66,15 @@ class View:
         """The other holders."""
         return tuple(name for name in self.settings.data.names if name != self.party)
 
-    def received(self, kind: Kind, sender: PartyId, round_: int | None = None) -> list[Seen]:
+    def received(self, kind: Kind, sender: PartyId, round_: int | None = None) -> list[ViewEntry]:
         """What came from one party under a kind of tag, of one round or of all, oldest first."""
         return self._matching(kind, sender, self.party, round_)
 
-    def sent(self, kind: Kind, receiver: PartyId, round_: int | None = None) -> list[Seen]:
+    def sent(self, kind: Kind, receiver: PartyId, round_: int | None = None) -> list[ViewEntry]:
         """What it sent to one party under a kind of tag, of one round or of all, oldest first."""
         return self._matching(kind, self.party, receiver, round_)
 
-    def noted(self, kind: Kind, round_: int | None = None) -> list[Seen]:
+    def noted(self, kind: Kind, round_: int | None = None) -> list[ViewEntry]:
         """What it hid in what it sent, from ``own``: entries of a kind of tag, of one round or of all."""
         return [seen for seen in self.own if seen.tag.kind is kind and round_ in (None, seen.tag.round)]
 
@@ -82,7 +82,7 @@ class View:
         """Rounds, but 0, of the messages of a kind that came from a party."""
         return sorted({seen.tag.round for seen in self.received(kind, sender)} - {0})
 
-    def _matching(self, kind: Kind, sender: PartyId, receiver: PartyId, round_: int | None) -> list[Seen]:
+    def _matching(self, kind: Kind, sender: PartyId, receiver: PartyId, round_: int | None) -> list[ViewEntry]:
         return [
             seen
             for seen in self.messages
@@ -97,7 +97,9 @@ class Observations(Sequence[Floats]):
     Each adds up ``pieces``, messages of several parties, int64 mod 2^64, and takes off ``less``.
     """
 
-    def __init__(self, pieces: Sequence[tuple[Seen, ...]] = (), less: Sequence[tuple[Seen, ...]] = ()) -> None:
+    def __init__(
+        self, pieces: Sequence[tuple[ViewEntry, ...]] = (), less: Sequence[tuple[ViewEntry, ...]] = ()
+    ) -> None:
         self.pieces = tuple(pieces)
         self._less = tuple(less) or ((),) * len(self.pieces)
 
@@ -119,7 +121,7 @@ class Observations(Sequence[Floats]):
         return numbers(first / _UNIT if first.dtype == torch.int64 else first)
 
     @property
-    def messages(self) -> tuple[Seen, ...]:
+    def messages(self) -> tuple[ViewEntry, ...]:
         """The messages of all passes, those in ``less`` left out."""
         return tuple(seen for pieces in self.pieces for seen in pieces)
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from veilgraph.audit.finding import AUDIT_FILE, AuditResult, Finding, Skipped
 from veilgraph.audit.statistics import Interval
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import undamaged
+from veilgraph.core.files import run_errors
 from veilgraph.core.text import counted, figure, listed
 from veilgraph.report.run_data import RunData
 from veilgraph.report.tables import Axis, Section, Span, add_row, line_chart, table
@@ -32,7 +32,7 @@ def read_audit(run: Path) -> AuditResult | None:
     if not path.is_file():
         return None
     again = f"audit again with: veilgraph audit {run}"
-    with undamaged(path, again):
+    with run_errors(path, again):
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict) or content.pop("version", None) != _VERSION:
             raise RunError(f"{path}: not an audit of version {_VERSION}; {again}")

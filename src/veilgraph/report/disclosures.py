@@ -14,7 +14,7 @@ from rich.table import Table
 from veilgraph.core.files import read_json
 from veilgraph.core.text import human_bytes, listed
 from veilgraph.core.types import PartyId
-from veilgraph.protocol.messages import DisclosureRecord, Protection, statements
+from veilgraph.protocol.messages import DisclosureRecord, Protection, revelation_statements
 from veilgraph.report.run_data import RunData
 from veilgraph.report.tables import Section, bar, table
 from veilgraph.runtime.store.records import VerifiedRecord
@@ -129,7 +129,7 @@ def learned(found: RunData) -> Section:
         ],
         "guards": [guard for protection, guard in GUARDS.items() if protection in occurring],
         "in_the_clear": sum(place == _ORDER["none"] for place, *_ in groups),
-        "revealed": list(_revealed_rows(records, statements(found.settings))),
+        "revealed": list(_revealed_rows(records, revelation_statements(found.settings))),
         "sent": [_sent_row(group) for _, group in sorted(groups.items(), key=lambda item: item[0][0])],
         "has_epsilon": any(record.epsilon_total is not None for record in records),
     }

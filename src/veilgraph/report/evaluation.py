@@ -14,10 +14,10 @@ from sklearn.metrics import brier_score_loss
 
 from veilgraph.comparison.figures import DRAWS, Estimate, estimates
 from veilgraph.comparison.figures import Scored as Tested
-from veilgraph.core.text import called, counted
+from veilgraph.core.text import class_label, counted
 from veilgraph.protocol.figures import ACCURACY, AUC, F1, Figure, leak_words
 from veilgraph.report import ranking
-from veilgraph.report.run_data import Floats, RunData, Scored
+from veilgraph.report.run_data import Floats, LabelledPredictions, RunData
 from veilgraph.report.tables import NOTHING, Section, line_chart, percent
 from veilgraph.report.training import alone_words
 from veilgraph.runtime.store.results import read_compared
@@ -41,7 +41,7 @@ class LiftRow(NamedTuple):
     meaning: str
 
 
-def judged(found: RunData, told: Scored | str, by: ranking.ByColumn | None = None) -> Section:
+def evaluation_section(found: RunData, told: LabelledPredictions | str, by: ranking.ByColumn | None = None) -> Section:
     """Judge the newest predictions of the test nodes for the page, also in groups ``by`` a column.
 
     ``told`` are the run's predictions with labels, or why they are not here (``missing``). The result's ``references``
@@ -70,7 +70,7 @@ def judged(found: RunData, told: Scored | str, by: ranking.ByColumn | None = Non
     if pair:
         count = int(told.test.labels.sum())
         share = percent(count / len(told.test.labels))
-        caption += f", {count:,} of them ({share}) are {called(told.classes[1])}"
+        caption += f", {count:,} of them ({share}) are {class_label(told.classes[1])}"
         others = [rows[each.name] for each in (AUC, _PR_AUC) if each != main and each.name in rows]
         beside = [f"{each.title} {each.value} ({each.interval}); {each.baseline}" for each in others]
     return known_here | {
@@ -114,28 +114,28 @@ def _compare_command(found: RunData) -> str:
     return f"veilgraph compare {found.path / 'job.yaml'} --party party.yaml" if found.settings.is_aligned else ""
 
 
-def _lift_row(each: Figure, one: Estimate, told: Scored) -> LiftRow:
+def _lift_row(each: Figure, one: Estimate, told: LabelledPredictions) -> LiftRow:
     interval = f"{_as_text(each, one.low)} to {_as_text(each, one.high)}"
-    meaning = each.meaning.format(called(told.classes[-1]))
+    meaning = each.meaning.format(class_label(told.classes[-1]))
     return LiftRow(each.title, _as_text(each, one.value), interval, _baseline(each, told), meaning)
 
 
-def _baseline(each: Figure, told: Scored) -> str:
+def _baseline(each: Figure, told: LabelledPredictions) -> str:
     """What a figure is without a model, in words: by guessing, or by always saying the commonest class."""
     labels, classes = told.test.labels, told.classes
     if each == AUC:
         return "0.500 by guessing"
     if each == _PR_AUC:
-        return f"{labels.mean():.3f} by guessing: the share of {called(classes[1])}"
+        return f"{labels.mean():.3f} by guessing: the share of {class_label(classes[1])}"
     if each == _RECALL:
         return f"{RECALL_AT:.3f} by looking at random"
-    right, always = float((labels == told.commonest).mean()), f"by always saying {called(classes[told.commonest])}"
+    right, always = float((labels == told.commonest).mean()), f"by always saying {class_label(classes[told.commonest])}"
     return (
         f"{percent(right)} {always}" if each == ACCURACY else f"{2 * right / (1 + right) / len(classes):.3f} {always}"
     )
 
 
-def _notes(found: RunData, told: Scored, known: Mapping[str, Estimate]) -> Iterator[str]:
+def _notes(found: RunData, told: LabelledPredictions, known: Mapping[str, Estimate]) -> Iterator[str]:
     """Sentences beside the figures: a likely leak, predictions newer than the run, who is better off alone."""
     main, summary = found.settings.measures.main, found.summary or {}
     if told.is_ranked and "pr_auc" in known and (leak := leak_words({told.party: known["auc"].value})):
@@ -149,7 +149,7 @@ def _notes(found: RunData, told: Scored, known: Mapping[str, Estimate]) -> Itera
     yield from alone_words(summary, found.settings.measures)
 
 
-def _unranked(found: RunData, told: Scored) -> str:
+def _unranked(found: RunData, told: LabelledPredictions) -> str:
     """Why nodes cannot be ranked, or the test nodes of two classes are all of one; empty where neither is so."""
     pair = len(told.classes) == 2
     none = "there is no AUC, no precision over recall, no threshold and no calibration" if pair else "there is no AUC"
@@ -159,12 +159,12 @@ def _unranked(found: RunData, told: Scored) -> str:
         return f"All nodes of a predicted class have the same probability, so nodes cannot be ranked: {none}."
     present = np.unique(told.test.labels)
     if pair and len(present) == 1:
-        one = called(told.classes[present[0]])
+        one = class_label(told.classes[present[0]])
         return f"All test nodes here are {one}, so nothing says how well one class is told from the other: {none}."
     return ""
 
 
-def _ranking(told: Scored) -> Section:
+def _ranking(told: LabelledPredictions) -> Section:
     """Charts and figures of how well scores rank the nodes of two classes.
 
     ``threshold`` was chosen by validation nodes, with its alarms on them and on test nodes; None where none of
@@ -180,8 +180,8 @@ def _ranking(told: Scored) -> Section:
         given = told.test.own[:, 1]
         own = {"said": float(given.mean()), "error": ranking.calibration_error(ranking.reliability(truth, given))}
     return {
-        **dict(zip(("negative", "positive"), map(called, told.classes), strict=True)),
-        "charts": list(_ranking_charts(truth, score, bins, called(told.classes[1]))),
+        **dict(zip(("negative", "positive"), map(class_label, told.classes), strict=True)),
+        "charts": list(_ranking_charts(truth, score, bins, class_label(told.classes[1]))),
         "looked": ranking.looked_at(truth, score),
         "said": float(score.mean()),
         "true": float(truth.mean()),
@@ -193,7 +193,7 @@ def _ranking(told: Scored) -> Section:
     }
 
 
-def _chosen_threshold(told: Scored) -> float | None:
+def _chosen_threshold(told: LabelledPredictions) -> float | None:
     """The threshold of highest F1 on validation nodes; None where none of them is of class 1."""
     return ranking.best_threshold(told.val.labels == 1, told.val.likely[:, 1])
 

@@ -14,7 +14,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.privacy.accountant import largest_count
 from veilgraph.privacy.event import Event, LocalEvent
-from veilgraph.privacy.ledger_files import FILE, Marks, begun_by, check_never_there
+from veilgraph.privacy.ledger_files import FILE, Marks, check_never_there, ledger_party
 from veilgraph.privacy.lifetime_costs import is_everybody
 from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.job import JobSettings, adds_noise, perturbing
@@ -23,7 +23,7 @@ from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import LedgerPlace
 from veilgraph.report.budget import protection_of
-from veilgraph.report.protection import PER_RELEASE, TOTAL, counted, epsilon_text
+from veilgraph.report.protection import PER_RELEASE, TOTAL, epsilon_text, releases_text
 from veilgraph.report.run_data import RunData
 from veilgraph.report.tables import Section, bar, table
 from veilgraph.runtime.store import LEDGER
@@ -50,7 +50,7 @@ def ledger_in(folder: Path) -> Lifetime:
             key="--ledger",
             value=str(folder),
         )
-    return lifetime_at(LedgerPlace(folder.absolute(), begun_by(folder)))
+    return lifetime_at(LedgerPlace(folder.absolute(), ledger_party(folder)))
 
 
 def lifetime_table(ledger: Lifetime) -> Table:
@@ -189,7 +189,7 @@ def life_note(spent: Mapping[PartyId, Record]) -> str:
     return " ".join(said)
 
 
-def worth(summary: Record, job: JobSettings) -> str:
+def effect_of_releases(summary: Record, job: JobSettings) -> str:
     """Say whether the releases of a run changed any prediction; empty where it did not compute that."""
     alone, holder = summary.get("without_releases"), job.data.label_party
     if alone is None:
@@ -210,7 +210,7 @@ def worth(summary: Record, job: JobSettings) -> str:
 def _account_row(holder: PartyId, spent: Record) -> tuple[str, str, str, str]:
     """A holder's releases, ε of one and total ε."""
     total = spent["epsilon_total"]
-    releases = "not counted" if total is None else counted(spent["releases"])
+    releases = "not counted" if total is None else releases_text(spent["releases"])
     return holder, releases, epsilon_text(spent["epsilon_release"]), epsilon_text(total)
 
 
@@ -222,7 +222,7 @@ def privacy(found: RunData) -> Section:
         return {"verdict": "none", "guarantee": protection.guarantee(), "accounts": (), "notes": ()}
     notes = [life_note(spent), *_missing_ledgers(found)]
     if found.summary is not None:
-        notes.insert(0, worth(found.summary, job))
+        notes.insert(0, effect_of_releases(found.summary, job))
     verdict = "nothing in a ledger here yet"
     if spent:  # the largest total holds for every holder
         totals = [each["epsilon_total"] for each in spent.values()]

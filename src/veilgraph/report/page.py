@@ -18,11 +18,11 @@ from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.audit import audit
 from veilgraph.report.disclosures import learned, traffic
-from veilgraph.report.evaluation import judged
+from veilgraph.report.evaluation import evaluation_section
 from veilgraph.report.ledgers import privacy
-from veilgraph.report.protection import against
+from veilgraph.report.protection import labels_suffix
 from veilgraph.report.ranking import confusion, read_column_of
-from veilgraph.report.run_data import RunData, read_run, scored
+from veilgraph.report.run_data import RunData, read_predictions, read_run
 from veilgraph.report.tables import NOTHING, Grid, Section, environment, line_chart, longest_legend, write_html
 from veilgraph.report.training import best_of, is_bounded, points, progress, training
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
@@ -41,8 +41,10 @@ def page_html(run: RunDirectory | RunData, by: str | None = None, party_file: Pa
     had. What else is missing is said in the page.
     """
     found = read_run(run) if isinstance(run, RunDirectory) else run
-    told = scored(found)
-    judgement = judged(found, told, None if by is None else read_column_of(found.settings, told, by, party_file))
+    told = read_predictions(found)
+    judgement = evaluation_section(
+        found, told, None if by is None else read_column_of(found.settings, told, by, party_file)
+    )
     sections: Section = {
         "head": _head(found, judgement),
         "job": _job(found),
@@ -115,7 +117,7 @@ def _headline_value(found: RunData) -> str:
     measures, private = found.settings.measures, found.settings.noise.label_release
     value = found.summary.get(f"test_{measures.main.name}")
     if value is not None:
-        return f"{measures.main.shown(value)}{against(found.settings)}"
+        return f"{measures.main.shown(value)}{labels_suffix(found.settings)}"
     if found.settings.outcome.predicts_named:
         return "not known: named nodes alone are predicted"
     return f"no test {measures.of}" if private is None else f"known to {private.holder} alone"
@@ -187,7 +189,7 @@ def several_html(runs: Sequence[RunDirectory]) -> str:
     if twice := next((path for path in paths if paths.count(path) > 1), None):
         raise ConfigError(f"runs: {twice} is named twice; name each run once", key="runs", value=str(twice))
     names, found = _distinct_names(paths), list(map(read_run, runs))
-    told = [judged(each, scored(each)) for each in found]
+    told = [evaluation_section(each, read_predictions(each)) for each in found]
     titles = [row.title for each in told for row in each["rows"]]
     headings = list(dict.fromkeys((*titles, *(each.settings.measures.main.title for each in found))))
     charts = list(_curve_charts(found, names))
@@ -227,7 +229,7 @@ def _run_row(found: RunData, told: Section, name: str, headings: Sequence[str]) 
     cells = {row.title: f"{row.value} ({row.interval})" for row in told["rows"]}
     main, summary = found.settings.measures.main, found.summary or {}
     if not cells and (value := summary.get(f"test_{main.name}")) is not None:
-        cells[main.title] = f"{main.shown(value)}{against(found.settings)}"
+        cells[main.title] = f"{main.shown(value)}{labels_suffix(found.settings)}"
     kept = NOTHING if not summary.get("best_epoch") else f"{summary['best_epoch']:,}"
     tested = told["caption"] or (told["missing"] if found.summary else progress(found))
     figures = (cells.get(heading, NOTHING) for heading in headings)

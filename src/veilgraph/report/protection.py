@@ -106,7 +106,7 @@ def rounded_up(number: float) -> str:
     return f"{float(rounded):.{_DIGITS}g}" if 1e-4 <= number < 1e4 or number == 0 else f"{float(rounded):g}"
 
 
-def counted(releases: Mapping[Any, int]) -> str:
+def releases_text(releases: Mapping[Any, int]) -> str:
     """Counts of releases by channel, in words; "none" where there are none."""
     return ", ".join(f"{channel} {count:,}" for channel, count in releases.items() if count) or "none"
 
@@ -196,7 +196,7 @@ def compared_with(job: JobSettings) -> str:
     )
 
 
-def against(job: JobSettings) -> str:
+def labels_suffix(job: JobSettings) -> str:
     """The words behind a test figure of a run: " against perturbed labels" or, where they are true, nothing."""
     return "" if job.label_privacy is None or _true_test_labels(job) else " against perturbed labels"
 

@@ -20,10 +20,10 @@ from sklearn.metrics import confusion_matrix, precision_recall_curve
 from veilgraph.comparison.figures import Scored as Tested
 from veilgraph.comparison.figures import estimates
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.text import called, counted
+from veilgraph.core.text import class_label, counted
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.report.run_data import Floats, Scored, Whole
+from veilgraph.report.run_data import Floats, LabelledPredictions, Whole
 from veilgraph.report.tables import NOTHING, Grid, Section, percent
 from veilgraph.tables.nodes import read_values
 
@@ -201,7 +201,9 @@ class ByColumn:
     values: Mapping[str, str]
 
 
-def read_column_of(settings: JobSettings, told: Scored | str, column: str, party_file: Path | None) -> ByColumn:
+def read_column_of(
+    settings: JobSettings, told: LabelledPredictions | str, column: str, party_file: Path | None
+) -> ByColumn:
     """A column of the tables of the party whose predictions are here, ``told``, or why they are not.
 
     Raises ``ConfigError``: there are no predictions and labels here, no tables, it is not known where these are, or the
@@ -234,7 +236,7 @@ def read_column_of(settings: JobSettings, told: Scored | str, column: str, party
     return ByColumn(column, read_values(own.settings, own.folder, column))
 
 
-def groups(told: Scored, by: ByColumn, threshold: float | None) -> Grid:
+def groups(told: LabelledPredictions, by: ByColumn, threshold: float | None) -> Grid:
     """The figures of test nodes with ids by group, the largest first; those of numbers in their order.
 
     ``threshold`` is of alarms, for two classes; None: the share of right classes is all.
@@ -249,7 +251,7 @@ def groups(told: Scored, by: ByColumn, threshold: float | None) -> Grid:
         rows.append((name, *_group_cells(told, others, threshold)))
     headings: tuple[str, ...] = ("nodes", "accuracy")
     if threshold is not None:
-        headings = ("nodes", f"of {called(told.classes[1])}", "AUC", "recall at the threshold", "flagged")
+        headings = ("nodes", f"of {class_label(told.classes[1])}", "AUC", "recall at the threshold", "flagged")
     joined = ""
     if len(rest) > 1:
         joined = f" Groups of fewer than {FEWEST} test nodes, and those beyond the {_MOST_GROUPS} largest, are joined."
@@ -301,7 +303,7 @@ def _split_by_size(found: list[tuple[str, Whole]]) -> tuple[list[tuple[str, Whol
     )
 
 
-def _group_cells(told: Scored, places: Whole, threshold: float | None) -> tuple[str, ...]:
+def _group_cells(told: LabelledPredictions, places: Whole, threshold: float | None) -> tuple[str, ...]:
     """Cells of the row of ``groups`` on the test nodes at ``places``."""
     labels, likely = told.test.labels[places], told.test.likely[places]
     nodes = f"{len(places):,}"
@@ -317,7 +319,7 @@ def _group_cells(told: Scored, places: Whole, threshold: float | None) -> tuple[
 # Confusions
 
 
-def confusion(told: Scored | str) -> Section:
+def confusion(told: LabelledPredictions | str) -> Section:
     """Which classes are taken for which by the newest predictions of test nodes, or ``missing``: why that is unknown.
 
     ``rows``: a cell for each class, how many nodes and which share of the true class; of too many classes ``top`` has
@@ -342,6 +344,6 @@ def confusion(told: Scored | str) -> Section:
     return {
         "missing": "",
         "caption": f"{told.party}'s {counted(int(sums.sum()), 'test node')}: {right:,} right, {share}",
-        "commonest": (called(names[told.commonest]), float(sums.max() / sums.sum())),
+        "commonest": (class_label(names[told.commonest]), float(sums.max() / sums.sum())),
         **{"classes": names, "rows": rows, "top": top},
     }

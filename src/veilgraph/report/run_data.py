@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import os_errors_as, read_json, undamaged
+from veilgraph.core.files import os_errors_as, read_json, run_errors
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.protocol.figures import CLASS_MEASURES
@@ -22,8 +22,8 @@ from veilgraph.protocol.messages import DisclosureRecord
 from veilgraph.report.tables import data_facts
 from veilgraph.runtime.session.preparation import DAMAGED_ALIGNMENT, AlignmentFacts, read_drift
 from veilgraph.runtime.store import LEDGER_SUMMARY
-from veilgraph.runtime.store.predictions import Predictions, load_predictions, reading
-from veilgraph.runtime.store.records import who_deals
+from veilgraph.runtime.store.predictions import Predictions, load_predictions, predicting_holder
+from veilgraph.runtime.store.records import dealer_name
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
 from veilgraph.runtime.store.session_log import software_words
 
@@ -100,7 +100,7 @@ def read_run(run: RunDirectory) -> RunData:
         table_sizes=_table_sizes(path / "alignment.json" for path in here.values()),
         spent=read_spent(run),
         drift={party: moved for party, path in here.items() if (moved := read_drift(path))},
-        deals=who_deals(here.values()),
+        deals=dealer_name(here.values()),
         software=software_words(here.values()),
     )
 
@@ -112,7 +112,7 @@ def read_disclosures(path: Path) -> list[DisclosureRecord]:
         lines = path.read_text(encoding="utf-8").splitlines()
     records = []
     for number, line in enumerate(lines, start=1):
-        with undamaged(f"{path}, line {number}", "restore the file from a copy, or begin a new run", "no disclosure"):
+        with run_errors(f"{path}, line {number}", "restore the file from a copy, or begin a new run", "no disclosure"):
             records.append(DisclosureRecord.model_validate_json(line))
     return records
 
@@ -154,7 +154,7 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class LabelledPredictions:
     """One party's newest predictions of its labelled validation and test nodes, with their labels.
 
     There is a test node at least. ``ids`` are of all its nodes, None where they have none.
@@ -178,10 +178,10 @@ class Scored:
         return len(np.unique(self.test.own, axis=0)) > len(self.classes)
 
 
-def scored(found: RunData) -> Scored | str:  # noqa: PLR0911 - a reason each
+def read_predictions(found: RunData) -> LabelledPredictions | str:  # noqa: PLR0911 - a reason each
     """The newest predictions of the test nodes with their labels, or why there are none here."""
     run = RunDirectory(found.path)
-    party, private = reading(run), found.settings.noise.label_release
+    party, private = predicting_holder(run), found.settings.noise.label_release
     if private is not None:
         return f"the true labels are {private.holder}'s, and {party} never learns them."
     if set(found.settings.measures.figures) != set(CLASS_MEASURES.figures):
@@ -202,7 +202,7 @@ def scored(found: RunData) -> Scored | str:  # noqa: PLR0911 - a reason each
     if not len(test.labels):
         return "the newest predictions have no test node."
     classes, known = tuple(predictions.class_labels()), None if ids is None else tuple(ids)
-    return Scored(party, classes, val, test, predictions.calibration is not None, known)
+    return LabelledPredictions(party, classes, val, test, predictions.calibration is not None, known)
 
 
 def _rows_of_predictions(predictions: Predictions, ids: list[str] | None, graph: PartyGraph) -> Tensor | None:

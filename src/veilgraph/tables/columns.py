@@ -125,7 +125,7 @@ def edge_columns(edges: Sequence[EdgeSettings]) -> list[EdgeColumn]:
     return [EdgeColumn(each) for each in (edges[0].features if edges else ())]
 
 
-def predicted(nodes: NodeSettings) -> object:
+def prediction_kind(nodes: NodeSettings) -> object:
     """Return what is predicted, for ``column_hashes``: the list of classes, ``{"target": column}``, or None."""
     if nodes.target is not None:
         return {"target": nodes.target}
@@ -149,7 +149,7 @@ def column_hashes(
 ) -> list[bytes]:
     """Return hashes of the classes, the earlier fit, the split, and each column with its settings: 16 bytes each.
 
-    Columns of nodes come before those of edges; ``classes`` is ``predicted``'s, ``split`` already ``split_hash``'s.
+    Columns of nodes come before those of edges; ``classes`` is ``prediction_kind``'s, ``split`` is ``split_hash``'s.
     Hashes are SHA-256, and zeros where there is None.
     """
     numbers = () if fitted is None else (*fitted.fills, *fitted.means, *fitted.deviations)
@@ -197,7 +197,9 @@ def check_same_columns(
         )
 
 
-def in_order(columns: Sequence[FeatureColumn], mine: Sequence[bytes], first: Sequence[bytes]) -> list[FeatureColumn]:
+def reorder_columns(
+    columns: Sequence[FeatureColumn], mine: Sequence[bytes], first: Sequence[bytes]
+) -> list[FeatureColumn]:
     """Put a holder's node columns into another's order; ``mine`` and ``first``: the ``column_hashes`` of both."""
     found = dict(zip(mine[_FIRST_COLUMN:], columns, strict=False))  # behind them are those of edges
     return [found[each] for each in first[_FIRST_COLUMN : _FIRST_COLUMN + len(columns)]]

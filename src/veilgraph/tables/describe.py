@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from veilgraph.core.types import PartyId
 from veilgraph.tables.column_settings import CategoricalFeatures, NumericFeatures, beyond_own_row
-from veilgraph.tables.edges import Counts, EdgeTable, Elsewhere, read_edges
+from veilgraph.tables.edges import Counts, EdgeTable, RemoteNodes, read_edges
 from veilgraph.tables.encode import count_nonzeros, fit_encoding, is_sparse
 from veilgraph.tables.nodes import FeatureColumn, FileDescription, NodeTable, other_columns, read_nodes
 from veilgraph.tables.settings import EdgeSettings, TableSettings, check_reaches
@@ -184,7 +184,7 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
     edges, files = [], [replace(each, file=Path(os.path.relpath(each.file, base))) for each in table.counts]
     names_them = _has_relations(settings.edges)
     for edge_settings in settings.edges:
-        elsewhere = Elsewhere(settings.party, None)
+        elsewhere = RemoteNodes(settings.party, None)
         read = read_edges(edge_settings, base, table.ids, settings.ids, elsewhere)
         edges.append(_describe_edges(read, table, elsewhere, names_them=names_them))
         files.append(
@@ -294,7 +294,7 @@ def _has_relations(edges: Sequence[EdgeSettings]) -> bool:
     return named or len(reaches) > 1 or any(hops is not None for hops in reaches.values())
 
 
-def _describe_edges(table: EdgeTable, nodes: NodeTable, elsewhere: Elsewhere, *, names_them: bool) -> EdgeDescription:
+def _describe_edges(table: EdgeTable, nodes: NodeTable, elsewhere: RemoteNodes, *, names_them: bool) -> EdgeDescription:
     directed = table.settings.directed
     relations = []
     for place, (name, hops) in enumerate(table.settings.reaches.items()):
@@ -324,7 +324,7 @@ _ByHolders = dict[str, dict[str, int]]
 _Counted = tuple[_ByHolders, _ByHolders, tuple[str, int]]
 
 
-def _count_by_holders(table: EdgeTable, nodes: NodeTable, elsewhere: Elsewhere) -> _Counted:
+def _count_by_holders(table: EdgeTable, nodes: NodeTable, elsewhere: RemoteNodes) -> _Counted:
     """Count rows with an end elsewhere, and distinct node pairs, by both ends' holders; find the node in most pairs."""
     others, place = np.unique([name.split("/", 1)[0] for name in elsewhere.ids], return_inverse=True)
     names = [elsewhere.party, *map(str, others)]
@@ -440,7 +440,7 @@ PROFILES = TypeAdapter(tuple[Profile, ...])
 
 
 @dataclass(frozen=True)
-class Moved:
+class Drift:
     """A column or relation with its PSI, and what it was in training and is now, in words with its values."""
 
     name: str
@@ -469,14 +469,14 @@ def profiles(table: NodeTable, edges: Sequence[EdgeTable], then: Sequence[Profil
     return tuple(found)
 
 
-def moved(then: Sequence[Profile], now: Sequence[Profile], limit: float) -> list[Moved]:
+def drifted(then: Sequence[Profile], now: Sequence[Profile], limit: float) -> list[Drift]:
     """List the profiles whose PSI is above ``limit`` and above what chance makes of so few nodes; largest first."""
     before = {(each.of_edges, each.name): each for each in then}
     found = []
     for each in now:
         old = before.get((each.of_edges, each.name))
         if old is not None and (index := _psi(old, each)) > max(limit, _psi_by_chance(old, each)):
-            found.append(Moved(each.name, each.of_edges, index, old.words(), each.words()))
+            found.append(Drift(each.name, each.of_edges, index, old.words(), each.words()))
     return sorted(found, key=lambda each: each.index, reverse=True)
 
 

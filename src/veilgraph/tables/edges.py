@@ -25,9 +25,9 @@ from veilgraph.tables.source import (
     Column,
     Floats,
     Format,
+    codes_of,
     file_format,
     is_null,
-    look_up,
     stream,
 )
 
@@ -37,7 +37,7 @@ Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Elsewhere:
+class RemoteNodes:
     """Other holders' nodes at which edges of ``party`` end, numbered in the order in which they are read.
 
     ``ids``: ``holder/id`` → number from 0. ``others``: the holders whose nodes count; None: every holder.
@@ -100,14 +100,14 @@ def read_edges(
     base: Path,
     ids: pa.StringArray,
     spelling: IdSettings = AS_WRITTEN,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: RemoteNodes | None = None,
 ) -> EdgeTable:
     """Read one edge table over nodes with distinct ``ids`` [N], in row order; add other holders' to ``elsewhere``.
 
     Raises ``DataError``: all rows are dropped, or one breaks a rule. It names file, column, row (from 1) and value.
     """
     path = base / settings.file
-    reading = _EdgeReader(settings, path, file_format(path, settings), ids, spelling, elsewhere or Elsewhere())
+    reading = _EdgeReader(settings, path, file_format(path, settings), ids, spelling, elsewhere or RemoteNodes())
     found = reading.read_rows() if settings.shared is None else reading.read_shared()
     if (rows := int(found.rows.sum())) and rows == int(found.dropped.sum()):
         raise DataError(
@@ -127,7 +127,7 @@ class _EdgeReader:
     form: Format
     ids: pa.StringArray
     spelling: IdSettings
-    elsewhere: Elsewhere
+    elsewhere: RemoteNodes
     strangers: dict[str, list[str]] = field(default_factory=dict)
 
     def read_rows(self) -> EdgeTable:
@@ -250,7 +250,7 @@ class _EdgeReader:
         found = []
         for end, key in _HOLDERS.items():
             ids = raw[end].ids(self.spelling)
-            nodes = look_up(ids, self.ids)
+            nodes = codes_of(ids, self.ids)
             holders = raw[key].text() if key in raw else pa.array([self.elsewhere.party] * len(ids), pa.string())
             here = pc.fill_null(pc.equal(holders, self.elsewhere.party), False).to_numpy(zero_copy_only=False)
             self._refuse_unknown(raw[end], here & (nodes < 0))
@@ -265,7 +265,7 @@ class _EdgeReader:
     def _look_up_nodes(self, *columns: Column) -> list[Codes]:
         """Return each column's rows in the node table, int32 [n], negative: unknown, which ``unknown`` may refuse."""
         # One look-up for all: pyarrow builds the table of ids anew in each.
-        codes = look_up(pa.chunked_array([each.ids(self.spelling) for each in columns], pa.string()), self.ids)
+        codes = codes_of(pa.chunked_array([each.ids(self.spelling) for each in columns], pa.string()), self.ids)
         found = np.split(codes, len(columns))
         for column, nodes in zip(columns, found, strict=True):
             self._refuse_unknown(column, nodes < 0)

@@ -41,10 +41,10 @@ from veilgraph.tables.source import (
     Floats,
     Format,
     Rows,
+    codes_of,
     column_names,
     date_part,
     file_format,
-    look_up,
     stream,
 )
 
@@ -116,7 +116,7 @@ class _JoinedTable:
     counts: tuple[FileDescription, ...]
 
 
-def find(sources: Sequence[Source], name: str) -> tuple[int, str]:
+def find_column(sources: Sequence[Source], name: str) -> tuple[int, str]:
     """Return which file has a column, and its name there; ``DataError``: several files have it, or none of several."""
     found = [(place, own) for place, source in enumerate(sources) if (own := source.own_name(name)) is not None]
     if len(found) == 1:
@@ -199,7 +199,7 @@ def _read_file(
     for raw_ids, *raw in stream(source.path, columns, source.names, source.form):
         ids = raw_ids.ids(spelling)
         rows += len(ids)
-        nodes = np.zeros(len(ids), np.int32) if known is None else look_up(ids, known)
+        nodes = np.zeros(len(ids), np.int32) if known is None else codes_of(ids, known)
         keep = nodes >= 0
         texts.append([each.filter(pa.array(keep)) for each in (ids, raw_ids.text())])
         codes.append(nodes[keep])
@@ -359,7 +359,7 @@ def read_nodes(
         columns = choose_columns(nodes, sources[0].path, _column_names(sources))
     wanted = [
         Wanted(
-            *find(sources, column.name),
+            *find_column(sources, column.name),
             partial(_feature_values, chosen=column),
             empty=np.nan if isinstance(column.feature, NumericFeatures) else MISSING,
             unless="say under missing what it becomes" if column.feature.missing == "error" else "",
@@ -420,16 +420,16 @@ def _wanted_others(nodes: NodeSettings, sources: Sequence[Source], labelled: Sou
     wanted: dict[str, Wanted] = {}
     label, split, own = nodes.label, nodes.split, len(sources)
     if label is not None:
-        place = find(sources, label.column) if labelled is None else (own, label.column)
+        place = find_column(sources, label.column) if labelled is None else (own, label.column)
         wanted["label"] = Wanted(*place, partial(_codes_within, vocabulary=label.classes, key="label.classes"), MISSING)
     if nodes.target is not None:
-        wanted["target"] = Wanted(*find(sources, nodes.target), Column.numbers, np.nan)
+        wanted["target"] = Wanted(*find_column(sources, nodes.target), Column.numbers, np.nan)
     if nodes.graph is not None:
-        wanted["graph"] = Wanted(*find(sources, nodes.graph), Column.whole, unless="leave nodes.graph out")
+        wanted["graph"] = Wanted(*find_column(sources, nodes.graph), Column.whole, unless="leave nodes.graph out")
     if isinstance(split, SplitColumn | SplitTimes) and nodes.split_column is not None:
         name = nodes.split_column
         with_labels = labelled is not None and labelled.own_name(name) is not None
-        place = (own, name) if with_labels else find(sources, name)
+        place = (own, name) if with_labels else find_column(sources, name)
         wanted["split"] = Wanted(*place, partial(_split_codes, split=split), MISSING)
     return wanted
 
@@ -477,7 +477,7 @@ def _read_one_column(
     settings: TableSettings, base: Path, name: str, convert: Callable[[Column], Values], empty: object
 ) -> _JoinedTable:
     sources = _feature_sources(settings.nodes, base)
-    wanted = [Wanted(*find(sources, name), convert, empty)]
+    wanted = [Wanted(*find_column(sources, name), convert, empty)]
     return read_joined(sources, wanted, settings.ids, settings.nodes.duplicates)
 
 

@@ -253,7 +253,7 @@ class Column:
     def truths(self) -> Floats:
         """Truth values, by ``TRUTHS``: float32 [n], 1, 0, or NaN where missing; other words are refused."""
         text = pc.utf8_lower(pc.utf8_trim_whitespace(self.text()))
-        codes = look_up(text, pa.array([word for words in TRUTHS for word in words]))
+        codes = codes_of(text, pa.array([word for words in TRUTHS for word in words]))
         way_out = "write yes or no, true or false, t or f, y or n, 1 or 0, or give the column categories"
         self.refuse_any(codes == OTHER, "is no truth value", way_out)
         return np.where(codes == MISSING, np.nan, codes < len(TRUTHS[0])).astype(np.float32)
@@ -273,7 +273,7 @@ class Column:
         """Index of each stripped value in the vocabulary: int32 [n], ``MISSING`` without a value, else ``OTHER``."""
         text = pc.utf8_trim_whitespace(self.text())
         words = pa.array([each.strip() for each in vocabulary], pa.string())
-        return look_up(pc.if_else(pc.equal(text, ""), None, text), words)
+        return codes_of(pc.if_else(pc.equal(text, ""), None, text), words)
 
     def times(self, written: str | Sequence[str] | None = None) -> Times:
         """Values as datetime64[us] [n], in UTC, NaT where missing; ``written``: formats, the first that fits."""
@@ -292,15 +292,15 @@ class Column:
 
 
 def column_names(path: Path, form: Format = PLAIN) -> tuple[str, ...]:
-    """Return a table's column names in order; repeated ones of a CSV are numbered by ``told_apart``."""
+    """Return a table's column names in order; repeated ones of a CSV are numbered by ``number_repeated_names``."""
     if is_parquet(path):
         with readable(path), pa.parquet.ParquetFile(path) as file:
             return tuple(file.schema_arrow.names)
     with _open_csv(path, None, form) as reader:
-        return told_apart(reader.schema.names)
+        return number_repeated_names(reader.schema.names)
 
 
-def told_apart(header: Sequence[str]) -> tuple[str, ...]:
+def number_repeated_names(header: Sequence[str]) -> tuple[str, ...]:
     """A header whose repeated names are numbered as pandas does: the second ``Account`` is ``Account.1``."""
     found: list[str] = []
     for name in header:
@@ -420,7 +420,7 @@ def fold(text: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
 
 
-def look_up(text: pa.Array, vocabulary: pa.StringArray) -> Codes:
+def codes_of(text: pa.Array, vocabulary: pa.StringArray) -> Codes:
     """Index of each text in the vocabulary: int32 [n], ``MISSING`` where null, ``OTHER`` where it is not there."""
     codes = pc.fill_null(pc.index_in(text, value_set=vocabulary), OTHER).to_numpy(zero_copy_only=False).copy()
     codes[is_null(text)] = MISSING
@@ -434,7 +434,7 @@ def is_null(values: pa.Array) -> Bools:
 
 def _normalise_numbers(column: Column, values: pa.StringArray, written: NumberSettings) -> pa.StringArray:
     """Remove a unit and thousands marks from texts of numbers, and write a decimal point; refuse a stray point."""
-    values = bare(values, written.unit)
+    values = strip_unit(values, written.unit)
     if written.decimal == "either":
         return _normalise_either_point(column, values)
     if written.decimal == "." and not written.thousands:
@@ -466,7 +466,7 @@ def _normalise_either_point(column: Column, values: pa.StringArray) -> pa.String
     return pc.replace_substring_regex(values, "^([-+]?[0-9]*),([0-9]+)$", r"\1.\2")
 
 
-def bare(values: pa.StringArray, unit: str) -> pa.StringArray:
+def strip_unit(values: pa.StringArray, unit: str) -> pa.StringArray:
     """Strip a unit before or after each text, and make typographic spaces, apostrophes and minus signs ASCII."""
     for odd, usual in (("[\u00a0\u202f\u2009]", " "), ("\u2019", "'"), ("\u2212", "-")):
         values = pc.replace_substring_regex(values, odd, usual)

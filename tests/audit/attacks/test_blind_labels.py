@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from veilgraph.audit.labels import UNASSIGNED, blind_labels, matched
+from veilgraph.audit.labels import UNASSIGNED, blind_labels, match_clusters
 from veilgraph.audit.pairs import random_pairs
 from veilgraph.audit.statistics import measure
 
@@ -24,7 +24,7 @@ def gradients_of(classes=5, nodes=300, width=16, sure=2.0, right=1.0, steps=1, s
 
 
 def right(found, labels):
-    return float((matched(found.groups, labels) == labels).mean())
+    return float((match_clusters(found.groups, labels) == labels).mean())
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5, 10])
@@ -49,4 +49,4 @@ def test_of_nodes_without_a_gradient_nothing_is_said():
     found = blind_labels(gradients, seed=0)
     assert (found.groups[::2] == UNASSIGNED).all()
     assert (found.shares[::2] == 0).all()
-    assert (matched(found.groups[1::2], labels[1::2]) == labels[1::2]).mean() > 0.99
+    assert (match_clusters(found.groups[1::2], labels[1::2]) == labels[1::2]).mean() > 0.99

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from veilgraph.audit.labels import (
     KnownLabels,
     accuracy,
-    flattened,
+    binary_targets,
 )
 from veilgraph.audit.statistics import measure
 
@@ -69,7 +69,7 @@ class TestLinearHead:
             small = training_steps(labels, steps) * 1e-12  # the scale does not matter
             scores = found_by(attack, small.astype(np.float32), labels, known)
             assert accuracy(scores, labels, attacked(known)) > 0.99
-            assert measure(*flattened(scores, labels, attacked(known))).auc > 0.99
+            assert measure(*binary_targets(scores, labels, attacked(known))).auc > 0.99
 
 
 class TestCompletion:

@@ -36,7 +36,7 @@ from tests.mpc.aggregation.rounds import (
 )
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId
-from veilgraph.mpc.mask import add
+from veilgraph.mpc.mask import ring_sum
 
 SIZE = 3
 
@@ -105,7 +105,7 @@ def test_a_holder_that_answers_twice_gives_another_away_and_it_does_not():
     alive = answers_to(played, dict.fromkeys(round_.holders, survivors(round_)))
     dead = answers_to(again, dict.fromkeys(others, survivors(round_, [victim])))
     masks = [-pairwise_of(played, victim, peer, dead) for peer in others]
-    found = played.sent[3][victim] - own_mask_of(played, victim, alive) - add(masks)
+    found = played.sent[3][victim] - own_mask_of(played, victim, alive) - ring_sum(masks)
     assert torch.equal(found, values[victim])
     for name in others:
         with refused(ProtocolError, code="order", value=4):
@@ -126,14 +126,14 @@ def sum_of_two() -> tuple[Tensor, Tensor]:
     until_masked(played, values)
     answers = answers_to(played, {name: survivors(round_, gone) for name, gone in GONE.items()})
     left = [name for name in round_.holders if not any(name in gone for gone in GONE.values())]
-    total = add(played.sent[3][name] for name in left)
+    total = ring_sum(played.sent[3][name] for name in left)
     for name in left:
         total -= own_mask_of(played, name, answers)
         for gone in "EAD":
             believing = {teller: answers[teller] for teller in answers if gone in GONE[teller]}
             total -= pairwise_of(played, gone, name, believing)
     assert len(left) < round_.threshold
-    return total, add(values[name] for name in left)
+    return total, ring_sum(values[name] for name in left)
 
 
 def test_different_survivors_for_each_would_leave_a_sum_of_fewer_than_the_threshold(monkeypatch):
@@ -177,7 +177,7 @@ def opened_twice(threshold: int) -> tuple[Tensor, Tensor]:
     others = {name: played.holders[name] for name in (second, third)}
     dead = answers(survivors(round_, [victim]), {**others, friend: copy.holders[friend]})
     masks = [-pairwise_of(played, victim, peer, dead) for peer in round_.holders if peer != victim]
-    return played.sent[3][victim] - own_mask_of(played, victim, alive) - add(masks), values[victim]
+    return played.sent[3][victim] - own_mask_of(played, victim, alive) - ring_sum(masks), values[victim]
 
 
 def test_with_a_threshold_of_half_and_one_that_answers_twice_a_holders_values_come_out():
@@ -449,7 +449,7 @@ def test_values_that_come_after_their_holder_was_given_up_stay_hidden(monkeypatc
         until_masked(played, values)  # its values are on the way, and nobody waits for them
         told = dict.fromkeys([name for name in round_.holders if name != late], survivors(round_, [late]))
         answers = answers_to(played, told)
-        return played.sent[3][late] - add(-pairwise_of(played, late, peer, answers) for peer in told)
+        return played.sent[3][late] - ring_sum(-pairwise_of(played, late, peer, answers) for peer in told)
 
     assert p_value(left()) > 1e-6
     monkeypatch.setattr(

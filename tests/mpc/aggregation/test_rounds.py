@@ -12,7 +12,7 @@ from tests.mpc.aggregation.rounds import ANSWERS, MOMENTS, NAMES, Dropped, add_o
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.types import SERVER
 from veilgraph.mpc import ring
-from veilgraph.mpc.mask import add, masked_sum
+from veilgraph.mpc.mask import plain_sum, ring_sum
 
 BITS = 24
 FROM_FOUR = {
@@ -36,7 +36,7 @@ def test_the_sum_is_that_of_who_sent_values(count, size, seed, data):
     played = play(round_of(count, threshold, seed), values, dropped)
     assert played.server.counted == counted_of(NAMES[:count], dropped)
     assert played.total is not None
-    assert torch.equal(played.total, add(values[name] for name in played.server.counted))
+    assert torch.equal(played.total, ring_sum(values[name] for name in played.server.counted))
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -47,7 +47,7 @@ def test_who_drops_out_at_any_moment_leaves_the_sum_of_the_others_and_may_be_bac
     assert summed.counted == {name: [True, moment > 3 or name != lost, True] for name in NAMES[:4]}
     for number, found in enumerate(summed.sums):
         assert found.counted == (counted_of(NAMES[:4], {lost: moment}) if number == 1 else NAMES[:4])
-        twin = masked_sum([FROM_FOUR[name][number] for name in found.counted])
+        twin = plain_sum([FROM_FOUR[name][number] for name in found.counted])
         opened = ring.decode(found.total, BITS, torch.float64, "the sum", "change it")
         assert float((opened - twin).abs().max()) < 1e-6
 
@@ -78,7 +78,7 @@ def test_a_hundred_holders_of_whom_a_third_drops_out():
     lost = {name: {1: MOMENTS[place % len(MOMENTS)]} for place, name in enumerate(names[:33])}
     summed = add_over_links(values, 67, dropped=lost)
     for number, found in enumerate(summed.sums):
-        twin = masked_sum([values[name][number] for name in found.counted])
+        twin = plain_sum([values[name][number] for name in found.counted])
         opened = ring.decode(found.total, BITS, torch.float64, "the sum", "change it")
         assert float((opened - twin).abs().max()) < 1e-3  # float32: 2^-20 of each value
         assert found.counted == tuple(name for name in names if number == 0 or lost.get(name, {1: 6})[1] > 3)

@@ -208,10 +208,10 @@ def test_all_operations_are_on_the_page_and_no_others() -> None:
 
 
 FUNCTIONS: dict[str, Callable[[Machine, Wire], object]] = {
-    "times": lambda m, x: functions.times(m, x, x),
+    "multiply_open": lambda m, x: functions.multiply_open(m, x, x),
     "relu": functions.relu,
-    "largest": functions.largest,
-    "largest_place": functions.largest_place,
+    "row_max": functions.row_max,
+    "argmax": functions.argmax,
     "exponential": functions.exponential,
     "reciprocal": lambda m, x: functions.reciprocal(m, x, D),
     "softmax": functions.softmax,

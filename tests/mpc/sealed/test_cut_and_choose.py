@@ -19,7 +19,7 @@ from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
 from veilgraph.link.wrapper import Wrapper
 from veilgraph.mpc.sealed import functions
-from veilgraph.mpc.sealed.cut_and_choose import checked_link, dealer_of, unfinished
+from veilgraph.mpc.sealed.cut_and_choose import checked_link, dealer_of, failed_check_reason
 from veilgraph.mpc.sealed.machine import HolderMachine, Machine
 from veilgraph.mpc.sealed.wire import Summands
 
@@ -39,7 +39,7 @@ def program(machine: Machine) -> Tensor | None:
     narrow = machine.open(machine.split(positive), 0, 32)
     summed = machine.open(machine.hop([graph], narrow), 0, 64)
     ones = machine.constant(torch.ones(2, COLUMNS, dtype=torch.int64))
-    return machine.reveal(functions.times(machine, summed, ones, functions.BITS), "A")
+    return machine.reveal(functions.multiply_open(machine, summed, ones, functions.BITS), "A")
 
 
 def all_of(dealing: Callable[[Machine], object]) -> Callable[[Machine], None]:
@@ -176,23 +176,27 @@ class HangsUp(Wrapper):
 
 def test_a_dealer_that_hangs_up_when_it_is_opened_has_failed_the_check_in_later_sessions_too() -> None:
     keepers = {name: MemoryKeeper() for name in NAMES[:3]}
-    assert [unfinished(keeper) for keeper in keepers.values()] == ["", "", ""]
+    assert [failed_check_reason(keeper) for keeper in keepers.values()] == ["", "", ""]
     with refused(ProtocolError, code="dealer", party=SERVER):
         raised({"A": session(True, spoiled=other_gates, dealers_link=HangsUp, keepers=keepers)["A"]})
-    assert "deal" in unfinished(keepers["A"])
+    assert "deal" in failed_check_reason(keepers["A"])
 
 
 @pytest.mark.parametrize("opened", [(False,), (True, False)])
 def test_a_check_that_ends_well_leaves_no_record(opened: tuple[bool, ...]) -> None:
     keepers = {name: MemoryKeeper() for name in NAMES[:3]}
     result(session(*opened, keepers=keepers))
-    assert not any(map(unfinished, keepers.values()))
+    assert not any(map(failed_check_reason, keepers.values()))
 
 
 def test_a_wrong_dealing_that_is_opened_is_a_failed_check_in_later_sessions_too() -> None:
     keepers = {name: MemoryKeeper() for name in NAMES[:3]}
     session(True, spoiled=other_gates, keepers=keepers)
-    assert [bool(unfinished(keeper)) for keeper in keepers.values()] == [False, False, True]  # what C is dealt is wrong
+    assert [bool(failed_check_reason(keeper)) for keeper in keepers.values()] == [
+        False,
+        False,
+        True,
+    ]  # what C is dealt is wrong
 
 
 class Kept(Wrapper):

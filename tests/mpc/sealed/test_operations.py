@@ -24,7 +24,7 @@ from veilgraph.mpc.sealed.correlations import Holder
 from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.opening import GUARD, Open
-from veilgraph.mpc.sealed.wire import Summands, Wire, joined
+from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate
 
 HOLDERS = st.integers(2, 6)
 SIZE = st.integers(1, 5)
@@ -121,7 +121,9 @@ def test_signs_and_gates(holders: int, size: int, seed: int) -> None:
         bits = machine.open(machine.value(bit) + machine.value(~bit).times(2))
         both = machine.open(machine.gate(bit, gated) + machine.gate(~bit, gated).times(2))
         flipped = machine.open(machine.value(bit.map(lambda part: part.flip(0))))
-        return joined([wire.times(1 << (BITS - wire.bits)).halved(BITS - wire.bits) for wire in (bits, both, flipped)])
+        return concatenate(
+            [wire.times(1 << (BITS - wire.bits)).halved(BITS - wire.bits) for wire in (bits, both, flipped)]
+        )
 
     agree(program, holders)
 
@@ -224,10 +226,10 @@ def test_a_number_is_revealed_to_one(holders: int, size: int, seed: int, data: s
 
 
 FUNCTIONS: dict[str, tuple[Any, Any, float, float]] = {
-    "times": (lambda m, x: functions.times(m, x, x), whole, 1, ERROR),
+    "multiply_open": (lambda m, x: functions.multiply_open(m, x, x), whole, 1, ERROR),
     "relu": (lambda m, x: functions.relu(m, x)[0], whole, 0, UNIT),
-    "largest": (functions.largest, lambda seed, *s: whole(seed, *s, bits=2), 0, UNIT),
-    "largest_place": (functions.largest_place, lambda seed, *s: whole(seed, *s, bits=0, most=2), 0, UNIT),
+    "row_max": (functions.row_max, lambda seed, *s: whole(seed, *s, bits=2), 0, UNIT),
+    "argmax": (functions.argmax, lambda seed, *s: whole(seed, *s, bits=0, most=2), 0, UNIT),
     # A unit of 2^-20 lost before each cube counts up to 27 + 9 + 3 + 1 times, all of 2^-30 less than once.
     "exponential": (functions.exponential, lambda seed, *s: -whole(seed, *s, most=300).abs(), 41, ERROR),
     "softmax": (functions.softmax, lambda seed, *s: whole(seed, *s, most=20), 50, ERROR),

@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 from tests.paradigms.averaging.jobs import NAMES, graphs, job
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.view import Seen, read_view
+from veilgraph.link.view import ViewEntry, read_view
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.messages import rows_of
 from veilgraph.runtime.launch.jobs import train
@@ -20,10 +20,10 @@ NO_DATA = frozenset({Kind.HELLO, Kind.KEY, Kind.MASK_SHARE, Kind.CONTROL})
 """Kinds that nothing of a holder's graph goes into but how many columns and classes it has."""
 
 
-def sent(run: Path) -> dict[str, list[Seen]]:
+def sent(run: Path) -> dict[str, list[ViewEntry]]:
     """What each holder sent to others."""
     directory = RunDirectory.open(run)
-    found: dict[str, list[Seen]] = {}
+    found: dict[str, list[ViewEntry]] = {}
     for name in NAMES:
         seen = [each for path in directory.party(name).views() for each in read_view(path)]
         found[name] = [each for each in seen if each.sender == name != each.receiver]
@@ -31,7 +31,7 @@ def sent(run: Path) -> dict[str, list[Seen]]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[Seen]]]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[ViewEntry]]]:
     """What holders sent in a job, and in another of graphs with other features, labels and edges of the same number."""
     folder = tmp_path_factory.mktemp("runs")
     settings = job({"train": {"select_by": "last"}, "model": {"dim": 32}})
@@ -50,7 +50,7 @@ def other(graph: PartyGraph) -> PartyGraph:
     return replace(graph, features=-3 * graph.features, labels=graph.labels.flip(0), edge_index=order[graph.edge_index])
 
 
-def test_holders_send_nothing_but_keys_shares_and_what_is_masked(runs: list[dict[str, list[Seen]]]) -> None:
+def test_holders_send_nothing_but_keys_shares_and_what_is_masked(runs: list[dict[str, list[ViewEntry]]]) -> None:
     for messages in runs[0].values():
         assert {each.tag.kind for each in messages} == NO_DATA | {Kind.MASKED}
         assert {each.tag.kind for each in messages if each.receiver != SERVER} == {Kind.HELLO, Kind.KEY}
@@ -60,7 +60,7 @@ def test_holders_send_nothing_but_keys_shares_and_what_is_masked(runs: list[dict
         assert float(chisquare(counted.numpy()).pvalue) > 1e-6
 
 
-def test_two_jobs_with_other_graphs_look_alike(runs: list[dict[str, list[Seen]]]) -> None:
+def test_two_jobs_with_other_graphs_look_alike(runs: list[dict[str, list[ViewEntry]]]) -> None:
     """Sequence, kinds, receivers and shapes of all messages; only in hellos, whose nonces are random, lengths agree."""
     for name in NAMES:
         one, two = ([(each.receiver, each.tag, each.shape) for each in run[name]] for run in runs)

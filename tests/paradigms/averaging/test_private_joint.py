@@ -16,7 +16,7 @@ from veilgraph_averaging.plain import PlainAveraging
 from veilgraph_averaging.private.event import JointSampledEvent, SampledEvent
 from veilgraph_averaging.private.plan import SampledPlan
 from veilgraph_averaging.settings import AveragingJob
-from veilgraph_averaging.training import EXTRA, PrivateTraining, opened
+from veilgraph_averaging.training import EXTRA, PrivateTraining, to_gradients
 
 from tests import about
 from tests.errors import refused
@@ -27,7 +27,7 @@ from tests.paradigms.averaging.private_jobs import known_noise, source
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError, RangeOverflow, VeilgraphError
 from veilgraph.core.secrets import system_secrets
-from veilgraph.mpc.mask import add
+from veilgraph.mpc.mask import ring_sum
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import from_json, to_json
 from veilgraph.privacy.lifetime_costs import price
@@ -127,19 +127,19 @@ def test_the_sum_that_is_opened_is_that_of_whole_cells_and_becomes_the_mean_grad
         assert drawn[-1].dtype == torch.float64
         assert torch.equal(drawn[-1], drawn[-1].round())
     total = torch.stack(drawn).sum(dim=0)
-    found = opened(settings, total, weights)
+    found = to_gradients(settings, total, weights)
     expected = total[:-EXTRA] * plan.cell / 7 + HOLDERS * 0.1 * weights
     assert torch.allclose(found[:-EXTRA], expected, rtol=1e-12)
     assert found[-EXTRA:].tolist() == [0.0, HOLDERS]
     bare = private_job()
-    assert opened(bare, total, weights) is total
+    assert to_gradients(bare, total, weights) is total
 
 
 def test_whole_numbers_are_summed_as_they_are_and_others_refused() -> None:
     names = NAMES[:4]
     values = {name: torch.tensor([2.0**51 + place, -(2.0**50) + 3, 0.0]).double() for place, name in enumerate(names)}
     found = add_over_links({name: [each] for name, each in values.items()}, 3, bits=0)
-    assert torch.equal(found.sums[0].total, add([each.long() for each in values.values()]))
+    assert torch.equal(found.sums[0].total, ring_sum([each.long() for each in values.values()]))
     moved = add_over_links({name: [each] for name, each in values.items()}, 3, bits=1)
     assert not torch.equal(moved.sums[0].total, 2 * found.sums[0].total), "rounding by a secret would move them"
     with refused(RangeOverflow, key="values"):

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 from veilgraph_averaging.network import AveragedNetwork, FedAdamSettings, FedProxSettings, FedSgdSettings, Own
 from veilgraph_averaging.tasks import side_by_side
-from veilgraph_averaging.training import averaged, heard, said
+from veilgraph_averaging.training import apply_rule, pack_result, unpack_result
 
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import close, graphs, job, twin_of
@@ -84,13 +84,13 @@ def test_fedadam_is_the_papers_algorithm() -> None:
 
 def test_weights_count_by_training_nodes_and_moved_counts_are_whole_again() -> None:
     start, total = torch.tensor([5.0]), torch.tensor([3 * 2.0 + 1 * -2.0, 3 * 0.5 + 1 * 1.5, 4.0000019])
-    weights, loss = averaged(job(), {}, start, total)
+    weights, loss = apply_rule(job(), {}, start, total)
     assert weights.tolist() == [6.0]
     assert loss == 0.75
-    same, none = averaged(job(), {}, start, torch.zeros(3))
+    same, none = apply_rule(job(), {}, start, torch.zeros(3))
     assert (same.tolist(), none) == ([5.0], None)
     for each in (loss, none):
-        again, told = heard(said(weights, each))
+        again, told = unpack_result(pack_result(weights, each))
         assert (again.tolist(), told) == ([6.0], each)
 
 

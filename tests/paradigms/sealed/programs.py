@@ -23,7 +23,7 @@ from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.plan import Trial
 from veilgraph.paradigms.sealed.program import TRIAL, WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
-from veilgraph.paradigms.sealed.twin import together
+from veilgraph.paradigms.sealed.twin import twin_context
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
@@ -116,7 +116,7 @@ def outcomes(
         keeps: whether the links keep transcripts.
         noise: the twin's source of it.
     """
-    context, data = together(job, graphs, trains=trains, asked=asked)
+    context, data = twin_context(job, graphs, trains=trains, asked=asked)
 
     def one(machine: Machine) -> object:
         own = data if machine.party == TWIN else {name: part for name, part in data.items() if name == machine.party}
@@ -159,13 +159,13 @@ def predicting_twin(
     """Before a prediction with what was trained.
 
     Args:
-        job: as in ``together``.
+        job: as in ``twin_context``.
         graphs: as they are now.
         weights: what the holders' shares add up to, int64, by name.
         asked: [R] nodes that are predicted; None: all.
         examples: what the label holder's trees were fitted to in the training.
     """
-    context, data = together(job, graphs, trains=False, asked=asked, examples=examples)
+    context, data = twin_context(job, graphs, trains=False, asked=asked, examples=examples)
     program = SealedProgram(PlainMachine(list(data)), context)
     program.enter(trains=False)
     program.restore(weights, training=False)

@@ -19,7 +19,7 @@ from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.inputs import examples_of, own_data, with_scores
 from veilgraph.paradigms.sealed.program import SealedProgram
-from veilgraph.paradigms.sealed.twin import together
+from veilgraph.paradigms.sealed.twin import twin_context
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -118,16 +118,16 @@ def test_trees_see_own_columns_and_own_edges_alone() -> None:
     changed = with_scores(plain, own, job, examples_of(job, replace(own, features=moved)), 3).columns
     assert not torch.equal(changed["boosting"], found["boosting"])
     job, others = small_job(2, BLOCKS), [graphs[0], replace(graphs[1], features=-graphs[1].features)]
-    first, second = (together(job, each)[1]["A"].columns["boosting"] for each in (graphs, others))
+    first, second = (twin_context(job, each)[1]["A"].columns["boosting"] for each in (graphs, others))
     assert torch.equal(first, second)
-    assert "boosting" not in together(job, graphs)[1]["B"].columns
+    assert "boosting" not in twin_context(job, graphs)[1]["B"].columns
     assert examples_of(small_job(2, STANDARD), own) is None
 
 
 @pytest.mark.usefixtures("few_trees")
 def test_hops_move_scores_as_they_move_columns() -> None:
     job = small_job(2, BLOCKS, {"model": {"blocks": ["boosting", "pooled.1"]}})
-    context, data = together(job, small_graphs(nodes=40, training=20))
+    context, data = twin_context(job, small_graphs(nodes=40, training=20))
     program = SealedProgram(PlainMachine(list(data)), replace(context, data=data))
     program.enter(trains=True)
     program.begin()

@@ -27,7 +27,7 @@ from veilgraph.paradigms.sealed import roles
 from veilgraph.paradigms.sealed.paradigm import costs_of
 from veilgraph.paradigms.sealed.roles import SealedDealer
 from veilgraph.paradigms.sealed.settings import SealedJob
-from veilgraph.paradigms.sealed.twin import together, trained_twin
+from veilgraph.paradigms.sealed.twin import trained_twin, twin_context
 from veilgraph.protocol.costs import Costs
 from veilgraph.runtime.launch.jobs import predict, resume, train
 
@@ -49,7 +49,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         rates.append(rate)
         return len(rates) % (1 + OPENED) != 0
 
-    monkeypatch.setattr(cut_and_choose, "drawn", drawn)
+    monkeypatch.setattr(cut_and_choose, "flip_biased_coin", drawn)
     return rates
 
 
@@ -83,7 +83,7 @@ def test_every_message_of_a_session_is_one_that_was_committed_to(
 
 
 def costs(job: SealedJob) -> Costs:
-    context, _ = together(job, small_graphs())
+    context, _ = twin_context(job, small_graphs())
     sizes = replace(context.sizes, asked=0 if job.outcome.predicts_named else None)
     return costs_of(replace(context, data={}, sizes=sizes), job.train.epochs, dealer_checks=job.dealer_checks)
 

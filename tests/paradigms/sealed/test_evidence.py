@@ -15,11 +15,11 @@ from tests.mpc.sessions import fixed_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.evidence import (
     LEAST_LEFT,
-    Known,
+    LabelKnowledge,
+    class_log_probabilities,
     epsilon_for,
     left_by_noise,
-    likelihood,
-    of_classes,
+    vote_log_likelihood,
     with_votes,
 )
 from veilgraph.privacy.geometric import two_sided
@@ -27,7 +27,7 @@ from veilgraph.privacy.geometric import two_sided
 NODES, CLASSES = 900, 3
 
 
-def world(alike: float = 0.85, edges: bool = True) -> tuple[Known, Tensor, Tensor]:
+def world(alike: float = 0.85, edges: bool = True) -> tuple[LabelKnowledge, Tensor, Tensor]:
     """The label holder's graph, a model's log-probabilities of which 0.6 are right, and votes without noise."""
     draw = torch.Generator().manual_seed(3)
     labels = torch.randint(CLASSES, (NODES,), generator=draw)
@@ -55,10 +55,10 @@ def world(alike: float = 0.85, edges: bool = True) -> tuple[Known, Tensor, Tenso
     votes = torch.zeros(NODES, CLASSES, dtype=torch.float64)
     votes.index_put_((targets, labels[sources]), torch.ones(len(targets), dtype=torch.float64), accumulate=True)
     votes[train] = 0
-    return Known(graph, CLASSES), scores.log_softmax(1), votes
+    return LabelKnowledge(graph, CLASSES), scores.log_softmax(1), votes
 
 
-def accuracy(logits: Tensor, known: Known) -> float:
+def accuracy(logits: Tensor, known: LabelKnowledge) -> float:
     mask, labels = known.graph.test_mask, known.graph.labels
     assert mask is not None
     assert labels is not None
@@ -103,7 +103,7 @@ def test_unlike_neighbours_tell_a_class_too() -> None:
 
 def test_rows_of_training_nodes_are_noise_and_say_nothing() -> None:
     known, scores, votes = world()
-    told = likelihood(votes.numpy() + 5 * known.of("train")[:, None], 2.0, known, scores.numpy().argmax(1))
+    told = vote_log_likelihood(votes.numpy() + 5 * known.of("train")[:, None], 2.0, known, scores.numpy().argmax(1))
     assert not told[known.of("train")].any()
     assert told[~known.of("train")].any()
 
@@ -128,7 +128,7 @@ def test_it_is_of_use_with_less(case: str) -> None:
     if case == "no validation nodes":
         known = replace(known, graph=replace(known.graph, val_mask=None))
     if case == "classes alone":
-        rows = of_classes(scores.argmax(1), known)
+        rows = class_log_probabilities(scores.argmax(1), known)
         assert torch.equal(rows.argmax(1), scores.argmax(1))
         assert np.allclose(rows.exp().sum(1), 1)
     assert accuracy(with_votes(rows, counts, 4.0, known), known) > accuracy(rows, known) + 0.05

@@ -33,8 +33,8 @@ from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.plan import Trial
 from veilgraph.paradigms.sealed.program import OUTSIDE, TRIAL, WEIGHT_BITS, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob
-from veilgraph.paradigms.sealed.stacking import fitted
-from veilgraph.paradigms.sealed.twin import chosen_twin, in_one_place, together, trained_twin
+from veilgraph.paradigms.sealed.stacking import fit_stacking
+from veilgraph.paradigms.sealed.twin import chosen_twin, train_plain, trained_twin, twin_context
 
 DIRECTED: Settings = {"model": {"directed": True}}
 WEIGHTS: Settings = {"model": {"edge_weights": True}}
@@ -108,7 +108,7 @@ def test_the_twin_is_what_autograd_makes_of_dense_matrices(training: int, change
     """The second step, at weights that are not zero: they move by 0.9 of how they moved, less a rate·gradient."""
     job = small_job(2, *changes, BALANCED, MARGINS)
     graphs = graphs_of(job, training=training)
-    own, plan = together(job, graphs)[1]["A"], plan_of(job)
+    own, plan = twin_context(job, graphs)[1]["A"], plan_of(job)
     assert own.rows is not None
     assert own.labels is not None
     assert own.weights is not None
@@ -141,7 +141,7 @@ def test_100_columns_of_all_holders_are_tried_as_rows_of_length_1_too() -> None:
     few, many = (trials_of(job, columns) for columns in (99, 100))
     assert [trial.blocks for trial in many[len(few) :]] == [("unit.10",), ("unit.each.2",)]
     for columns, trials in ((49, few), (50, many)):
-        assert together(job, small_graphs(columns=columns))[0].plan.trials == trials
+        assert twin_context(job, small_graphs(columns=columns))[0].plan.trials == trials
 
 
 def test_unit_rows_undo_what_columns_were_scaled_by() -> None:
@@ -165,7 +165,7 @@ def test_sums_of_few_rows_are_the_weights_that_steps_would_have_made(
     graphs = graphs_of(job, training=FEW)
     with trying(*trials):
         found, cut_off = trained_twin(job, graphs), trained_twin(job, graphs, 27)
-        resumed = SealedProgram(PlainMachine(["A", "B"]), together(job, graphs)[0])
+        resumed = SealedProgram(PlainMachine(["A", "B"]), twin_context(job, graphs)[0])
         resumed.enter(trains=True)
         resumed.restore(cut_off.shares(), training=True)
         for step in range(27, 40):
@@ -255,7 +255,7 @@ def test_steps_leave_out_half_of_the_hidden_units_of_each_row_and_predictions_no
         drops, whole = trained_twin(job, graphs, 4), trained_twin(job, graphs)
         others = trained_twin(job.model_copy(update={"seed": job.seed + 1}), graphs, 4)
     with trying(replace(trial, drops=False)):
-        context, data = together(job, graphs)
+        context, data = twin_context(job, graphs)
         keeps = SealedProgram(PlainMachine(list(data)), context)
         keeps.enter(trains=True)
         keeps.restore(drops.shares(), training=True)
@@ -320,7 +320,7 @@ def test_a_step_is_judged_beside_what_was_best_before_its_trial(trials: tuple[in
         if seed > 3 and chosen == {0, 1}:
             break
         with trying(*(OTHERS[trial] for trial in trials)):
-            context, data = together(job.model_copy(update={"seed": seed}), graphs)
+            context, data = twin_context(job.model_copy(update={"seed": seed}), graphs)
             program, best = SealedProgram(PlainMachine(list(data)), context), dict[str, torch.Tensor]()
             program.enter(trains=True)
             program.begin()
@@ -389,10 +389,10 @@ def test_in_one_place_a_mean_is_taken_where_the_job_takes_one(scaling: str) -> N
         for seed in range(8):
             labels = torch.randint(3, (120,), generator=torch.Generator().manual_seed(seed))
             graph = replace(graph, labels=labels)
-            found, expected = in_one_place(job, graph, lambda _: None).output, chosen_twin(alone, [graph]).predict()
+            found, expected = train_plain(job, graph, lambda _: None).output, chosen_twin(alone, [graph]).predict()
             own = trained_twin(alone, [graph], 4).predict(), trained_twin(alone, [graph], 2).predict()
             assert expected is not None
-            told = fitted(logits_of(expected), graph).logits(logits_of(expected), graph)
+            told = fit_stacking(logits_of(expected), graph).logits(logits_of(expected), graph)
             assert float((found - told).diff(dim=1).abs().max()) < 1e-3, seed
             means += all(each is None or not torch.allclose(expected, each, atol=1e-3) for each in own)
     assert bool(means) == (scaling == "standard")
@@ -445,7 +445,7 @@ def test_the_twin_counts_every_node_or_pair_that_is_right(changes: Settings, cla
     graphs[0] = replace(graphs[0], labels=graphs[0].labels % classes, num_classes=classes)
     for select_by in ("accuracy", "auc"):
         job = small_job(2, changes, {"train": {"select_by": select_by, "learning_rate": 0.7}})
-        program, own = trained_twin(job, graphs), together(job, graphs)[1]["A"]
+        program, own = trained_twin(job, graphs), twin_context(job, graphs)[1]["A"]
         logits, y = program.network.predict(program.weights).public, own.judged_labels
         assert logits is not None
         assert own.judged is not None
@@ -471,8 +471,8 @@ def test_pairs_of_validation_nodes_of_one_class_are_refused() -> None:
     assert val is not None
     graphs[0] = replace(graphs[0], val_mask=val & (labels == 1))
     with refused(DataError, key="train.select_by", value="auc", party="A"):
-        together(small_job(2, {"train": {"select_by": "auc"}}), graphs)
-    together(small_job(2, {"train": {"select_by": "accuracy"}}), graphs)
+        twin_context(small_job(2, {"train": {"select_by": "auc"}}), graphs)
+    twin_context(small_job(2, {"train": {"select_by": "accuracy"}}), graphs)
 
 
 def test_quantiles_tell_a_column_above_each_of_its_octiles() -> None:

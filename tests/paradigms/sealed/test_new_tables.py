@@ -29,9 +29,9 @@ from veilgraph.paradigms.sealed.roles import NamedNodes, SealedHolder
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.stacking import Stacking
 from veilgraph.protocol.job_file import read_job
-from veilgraph.protocol.messages import causes
+from veilgraph.protocol.messages import revelation_causes
 from veilgraph.runtime.launch.jobs import predict, train
-from veilgraph.runtime.store.predictions import name_ahead
+from veilgraph.runtime.store.predictions import name_next_nodes
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations
 
@@ -63,7 +63,7 @@ class Tables:
         export_organisations(small_graphs(), folder / "tables", overlap=0.9, seed=1, job=job)
         self.folder = folder / "tables"
         for party in "AB":
-            self.edit(party, lambda file: file.update(limits={"leakage": list(causes(job))}))
+            self.edit(party, lambda file: file.update(limits={"leakage": list(revelation_causes(job))}))
         self.run = folder / "run"
         train(read_job(self.folder / "job.yaml"), self.run)
         self.kept = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
@@ -263,13 +263,15 @@ def test_across_organisations_the_label_holder_names_nodes_at_its_own_site(tmp_p
     job = small_job(2, MARGINS, CASES["standard, named"])
     files = export_organisations(small_graphs(), tmp_path / "tables", overlap=1, seed=1, job=job)
     for path in files.values():
-        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"limits": {"leakage": list(causes(job))}}))
+        path.write_text(
+            yaml.safe_dump(yaml.safe_load(path.read_text()) | {"limits": {"leakage": list(revelation_causes(job))}})
+        )
     settings = read_job(tmp_path / "tables" / "network-job.yaml")
     runs = apart(tmp_path, files, settings)
     with refused(ConfigError, code="refused"):
         apart(tmp_path, files, settings, "predict")
     with refused(RunError, party="A"):
-        name_ahead(runs["B"], ids=["C000003"])
+        name_next_nodes(runs["B"], ids=["C000003"])
     named = veilgraph("predict", runs["A"], "--ids", "C000003,C000020,C000003", "--ask")
     assert named.stdout.startswith("2 named for the next joint inference")
     apart(tmp_path, files, settings, "predict")

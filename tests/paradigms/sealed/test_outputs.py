@@ -38,13 +38,13 @@ from veilgraph.paradigms.sealed.paradigm import costs_of
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.roles import NamedNodes, SealedLabelHolder, check_learning
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, SealedJob
-from veilgraph.paradigms.sealed.twin import together, trained_twin
+from veilgraph.paradigms.sealed.twin import trained_twin, twin_context
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.bounds import check_bounds
 from veilgraph.protocol.limits import LimitSettings, refusal
-from veilgraph.protocol.messages import causes
+from veilgraph.protocol.messages import revelation_causes
 from veilgraph.runtime.launch.jobs import TrainResult, predict, train
-from veilgraph.runtime.store.predictions import name_ahead
+from veilgraph.runtime.store.predictions import name_next_nodes
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 MOST = 7
@@ -124,7 +124,7 @@ def test_messages_tell_how_many_nodes_are_named_and_not_which() -> None:
 def test_a_holder_is_asked_for_its_leave_by_name(settings: Settings, of_a: set[str], of_b: set[str]) -> None:
     job = small_job(2, settings)
     for party, names in (("A", of_a), ("B", of_b)):
-        assert set(causes(job, party)) == names
+        assert set(revelation_causes(job, party)) == names
         for name in names:
             refusing = LimitSettings(leakage=tuple(names - {name}))
             assert f"else the job reveals: {name}" in (refusal(refusing, job, party) or "")
@@ -169,7 +169,7 @@ def test_predictions_of_named_nodes_end_where_the_job_says(quiet: tuple[SealedJo
     with refused(ConfigError, key="nodes"):
         predict(run.path)
     with refused(ConfigError, key="ask"):
-        name_ahead(run.path, [1])
+        name_next_nodes(run.path, [1])
     with refused(ConfigError, code="refused"):
         predict(run.path, [0, 1, 2, 3, 4, 5, 6, 7])
     asked = [4, 2, 4, 29]
@@ -277,7 +277,7 @@ def test_every_holder_gets_its_own_columns_weights_and_the_others_not(name: str)
     found = outcomes(job, graphs, one_step)
     exact, twin = of_twin(found, WEIGHT_BITS)["weight.0"], found[TWIN][1]
     assert found[SERVER][1] == {}
-    context, data = together(job, graphs)
+    context, data = twin_context(job, graphs)
     network = SealedProgram(PlainMachine(list(data)), context).network
     covered = torch.zeros(len(exact))
     for holder in "ABC":
@@ -296,7 +296,7 @@ def test_released_weights_are_opened_under_masks_of_their_own() -> None:
     """For each holder an opening, and shares of its masks alone, once gains and means are multiplied into them."""
     job = small_job(3, NETWORKS["mlp, each"], RELEASED, NAMED)
     graphs = small_graphs(3)
-    context, _ = together(job, graphs)
+    context, _ = twin_context(job, graphs)
     context = replace(context, data={}, sizes=replace(context.sizes, asked=0))
     stages = {stage.name: stage for stage in costs_of(context, 1).stages}
     assert "predict" not in stages

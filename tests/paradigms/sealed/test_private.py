@@ -23,20 +23,20 @@ from tests.paradigms.sealed.programs import TWIN, outcomes, small_graphs, small_
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.partition import oriented
+from veilgraph.graph.partition import orient_pairs
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.functions import one_hot_of_largest
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.wire import Summands, Wire
 from veilgraph.paradigms.sealed.audit import normal_scores
-from veilgraph.paradigms.sealed.inputs import neighbours_told, own_data, padded, slots_of
+from veilgraph.paradigms.sealed.inputs import own_data, padded, slots_of, stated_neighbours
 from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.networks.propagation import Propagation
 from veilgraph.paradigms.sealed.networks.voting import Voting
 from veilgraph.paradigms.sealed.plan import epsilon_of, release_plan
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
-from veilgraph.paradigms.sealed.twin import together
+from veilgraph.paradigms.sealed.twin import twin_context
 from veilgraph.privacy.event import GeometricEvent
 from veilgraph.privacy.geometric import two_sided, variance
 from veilgraph.protocol.limits import LimitSettings, refusal
@@ -87,7 +87,7 @@ class Counting(PlainMachine):
 
 def counted(job: SealedJob, graphs: list[PartyGraph]) -> tuple[Tensor, Tensor]:
     """The votes over others' edges before noise, and the classes that nodes vote for."""
-    context, data = together(job, graphs)
+    context, data = twin_context(job, graphs)
     machine = Counting(list(data))
     program = SealedProgram(machine, context)
     program.enter(trains=True)
@@ -128,7 +128,7 @@ def test_jobs_of_one_bound_after_another_find_no_edge() -> None:
                 found.append(error.key)
         return found
 
-    found = {padded(oriented(edges, 5).shape[1]) for edges in (whole, one_less, one_way)}
+    found = {padded(orient_pairs(edges, 5).shape[1]) for edges in (whole, one_less, one_way)}
     assert found == {10}
     assert len({tuple(ends(edges, voting(epsilon_total=4))) for edges in (whole, one_less, one_way)}) == 1
     assert set(ends(whole, voting(epsilon_total=4))) == {None, "model.edge_slots"}
@@ -143,9 +143,9 @@ def test_what_a_private_job_states_of_edges_is_the_same_whatever_edges_there_are
     open_job, private = small_job(2, {"model": {"network": "linear"}}), small_job(2, voting(epsilon_total=4))
     assert len({slots_of(open_job, edges) for edges in (16, 17)}) == 2
     assert {slots_of(private, edges) for edges in (0, 16, 17, 1000)} == {4096}
-    assert [neighbours_told(open_job, "B", most) for most in (0, 1, 2, 3, 4, 17, 1000)] == [1, 1, 3, 3, 7, 31, 1023]
-    assert {neighbours_told(private, "B", most) for most in (0, 17, 1000)} == {0}
-    assert neighbours_told(private, "A", 17) == 31, "the label holder's, which ε is not about"
+    assert [stated_neighbours(open_job, "B", most) for most in (0, 1, 2, 3, 4, 17, 1000)] == [1, 1, 3, 3, 7, 31, 1023]
+    assert {stated_neighbours(private, "B", most) for most in (0, 17, 1000)} == {0}
+    assert stated_neighbours(private, "A", 17) == 31, "the label holder's, which ε is not about"
     with refused(ConfigError, key="model.edge_slots", value=None):
         small_job(2, voting(epsilon_total=4), {"model": {"edge_slots": None}})
 
@@ -166,23 +166,23 @@ def test_votes_are_how_many_neighbours_at_others_are_of_a_class() -> None:
 
 def directed(one: int, other: int) -> tuple[int, int]:
     """As the orientation of the job has it."""
-    (source, target), *_ = oriented(torch.tensor([[one], [other]]), small_job().seed).T.tolist()
+    (source, target), *_ = orient_pairs(torch.tensor([[one], [other]]), small_job().seed).T.tolist()
     return source, target
 
 
 def test_where_a_pair_points_hangs_on_nothing_but_the_pair_and_the_seed() -> None:
     whole = torch.tensor(list(itertools.combinations(range(60), 2))).T
-    turned = oriented(whole.flip(0), 3)
-    assert torch.equal(oriented(torch.cat([whole, whole.flip(0), whole], 1), 3), turned)
+    turned = orient_pairs(whole.flip(0), 3)
+    assert torch.equal(orient_pairs(torch.cat([whole, whole.flip(0), whole], 1), 3), turned)
     assert turned.shape == whole.shape
     there = set(map(tuple, turned.T.tolist()))
     for part in (whole[:, ::7], whole[:, 5:90], torch.tensor([[4, 9], [9, 4]])):
-        assert set(map(tuple, oriented(part, 3).T.tolist())) <= there
+        assert set(map(tuple, orient_pairs(part, 3).T.tolist())) <= there
     up = int((turned[0] < turned[1]).sum())
     assert abs(up - 885) < 4 * 885**0.5 / 2**0.5, "a fair coin"
-    assert not torch.equal(oriented(whole, 4), turned)
-    assert oriented(torch.empty(2, 0, dtype=torch.int64), 3).shape == (2, 0)
-    assert oriented(torch.tensor([[2, 2], [2, 2]]), 3).shape == (2, 0)
+    assert not torch.equal(orient_pairs(whole, 4), turned)
+    assert orient_pairs(torch.empty(2, 0, dtype=torch.int64), 3).shape == (2, 0)
+    assert orient_pairs(torch.tensor([[2, 2], [2, 2]]), 3).shape == (2, 0)
 
 
 @pytest.mark.parametrize("classes", [2, 5])
@@ -354,7 +354,7 @@ def worlds(epsilon: float) -> tuple[Tensor, Tensor]:
     labels = graphs[0].labels
     assert labels is not None
     for edges in ([(0, node) for node in range(5, 5 + AT_ONCE)], []):
-        context, data = together(job, with_edges(graphs, 1, pairs(*edges)))
+        context, data = twin_context(job, with_edges(graphs, 1, pairs(*edges)))
         program = SealedProgram(PlainMachine(list(data), fixed_secrets("worlds", len(edges))), context)
         program.enter(trains=True)
         program.begin()
@@ -392,7 +392,7 @@ def shown(block: str) -> float:
     job = valid.model_copy(update={"model": valid.model.model_copy(update={"blocks": ("own", block)})})
     found = []
     for edges in ([(0, 5)], []):
-        context, data = together(job, with_edges(small_graphs(), 1, pairs(*edges)))
+        context, data = twin_context(job, with_edges(small_graphs(), 1, pairs(*edges)))
         found.append(trained(SealedProgram(Silent(list(data)), context), 3)[1])
     there, absent = found
     assert there is not None

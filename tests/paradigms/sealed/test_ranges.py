@@ -28,7 +28,7 @@ from veilgraph.mpc.sealed.wire import Wire
 from veilgraph.paradigms.sealed.plan import MOST_RANKED, Trial
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob
-from veilgraph.paradigms.sealed.twin import check_ranges, together
+from veilgraph.paradigms.sealed.twin import check_ranges, twin_context
 from veilgraph.runtime.launch.jobs import resume, train
 
 CLOSE: Final = 1e-3
@@ -65,7 +65,7 @@ def is_refused(work: Callable[[], object]) -> bool:
 
 def plain(job: SealedJob, graphs: list[PartyGraph]) -> BoundedMachine:
     """The twin of a job, which refuses it where the job ends."""
-    context, data = together(job, graphs)
+    context, data = twin_context(job, graphs)
     machine = BoundedMachine(list(data), noise_of())
     whole(SealedProgram(machine, context), job)
     return machine
@@ -86,7 +86,7 @@ def far(job: SealedJob, graphs: list[PartyGraph]) -> float | None:
         (scores, ours), (expected, twin) = found["A"], found[TWIN]
         assert all(found[party] == (found[party][0], None) for party in found if party not in ("A", TWIN))
         likely = job.model_copy(update={"output": "margins"})
-        context, data = together(likely, graphs)
+        context, data = twin_context(likely, graphs)
         machine = BoundedMachine(list(data), noise_of())
         margins = whole(SealedProgram(machine, context), likely)[1]
     assert margins is not None
@@ -118,7 +118,7 @@ def test_training_succeeds_where_each_holder_has_a_hub(blocks: list[str] | None,
     model = {"network": network, "blocks": blocks, "hidden": 16}
     train = {"epochs": 60, "learning_rate": None, "select_by": "accuracy"}
     job = small_job(2, {"model": model, "train": train, "data": {"feature_scaling": scaling}})
-    context, data = together(job, graphs)
+    context, data = twin_context(job, graphs)
     machine = BoundedMachine(list(data))
     program = SealedProgram(machine, context)
     program.enter(trains=True)
@@ -142,7 +142,7 @@ HUBS: Final = {4: 13, 1 << 14: 13, (1 << 14) + 1: 12, 1 << 16: 12, (1 << 16) + 1
 @pytest.mark.parametrize(("degree", "bits"), HUBS.items())
 def test_what_is_opened_is_tested_closer_the_more_edges_a_node_may_have(degree: int, bits: int) -> None:
     job = small_job(2, {"model": {"network": "linear", "blocks": ["own"]}, "train": {"epochs": 2}}, STANDARD)
-    context, data = together(job, small_graphs())
+    context, data = twin_context(job, small_graphs())
     context = replace(context, sizes=replace(context.sizes, max_degree=degree))
     program = SealedProgram(BoundedMachine(list(data)), context)
     program.enter(trains=True)
@@ -168,7 +168,7 @@ def test_a_star_is_learned_over_within_the_ring(leaves: int, weight: float | Non
         graphs[place] = replace(graphs[place], edge_index=torch.cat([ends, ends.flip(0)], 1), edge_weight=weights)
     model = {"network": "mlp", "blocks": ["own", "pooled.10"], "edge_weights": weight is not None}
     job = small_job(2, {"model": model, "train": {"epochs": 4, "learning_rate": 0.25}}, STANDARD)
-    context, data = together(job, graphs)
+    context, data = twin_context(job, graphs)
     assert context.sizes.max_degree == 2 * (1 << 16 if weight is None else 1 << 15) - 1
     machine = BoundedMachine(list(data))
     predicted = whole(SealedProgram(machine, context), job)[1]
@@ -263,7 +263,7 @@ def test_a_refused_job_sends_nothing_and_one_that_ends_predicts_nothing(tmp_path
 
 def test_first_weights_are_tested_when_they_are_made_of_what_rows_count() -> None:
     """Each row counts 2^9 in the bias, which is below the bound of 2^11; eight of them together are not."""
-    context, data = together(small_job(2, {"model": {"network": "linear"}}), small_graphs(nodes=60, columns=20))
+    context, data = twin_context(small_job(2, {"model": {"network": "linear"}}), small_graphs(nodes=60, columns=20))
     for count, failed in ((2.0**3, False), (2.0**9, True)):
         program = SealedProgram(BoundedMachine(list(data)), context)
         program.enter(trains=True)

@@ -17,7 +17,7 @@ from tests.paradigms.sealed.programs import saved, small_graphs, small_job
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import RunError
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.sealed.stacking import Stacking, fitted
+from veilgraph.paradigms.sealed.stacking import Stacking, fit_stacking
 from veilgraph.protocol.judge import average_precision
 from veilgraph.report.tables import run_table
 from veilgraph.runtime.launch.jobs import predict, train
@@ -61,7 +61,7 @@ def guesses(graph: PartyGraph, seed: int = 0) -> Tensor:
 
 def stacked(logits: Tensor, graph: PartyGraph, by_class: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Weights of all validation nodes, and logits."""
-    found = fitted(logits, graph, by_class)
+    found = fit_stacking(logits, graph, by_class)
     return found.weights[-1:].ravel(), found.logits(logits, graph)
 
 
@@ -133,7 +133,7 @@ def test_weights_are_those_of_least_loss_on_validation_nodes(*, balanced: bool) 
     assert at.grad is not None
     assert float(at.grad.abs().max()) < 1e-4
     assert torch.allclose(found[~judged], total.detach()[~judged])
-    assert torch.allclose(of_all(weights, fitted(logits, graph).usual).logits(logits, graph), total.detach())
+    assert torch.allclose(of_all(weights, fit_stacking(logits, graph).usual).logits(logits, graph), total.detach())
     assert not torch.allclose(found[judged], total.detach()[judged], atol=1e-3), "by weights without their fold"
 
 
@@ -177,8 +177,8 @@ def test_found_classes_are_in_every_fold() -> None:
 
 def test_a_loss_that_classes_weights_make_less_is_not_enough() -> None:
     graph = rings(7, classes=3)
-    assert len(fitted(guesses(graph), graph).weights)
-    assert not len(fitted(guesses(graph), graph, torch.tensor([0.05, 3.0, 3.0], dtype=torch.float64)).weights)
+    assert len(fit_stacking(guesses(graph), graph).weights)
+    assert not len(fit_stacking(guesses(graph), graph, torch.tensor([0.05, 3.0, 3.0], dtype=torch.float64)).weights)
 
 
 def test_a_hundred_validation_nodes_and_ten_of_a_second_class_are_enough() -> None:
@@ -196,7 +196,7 @@ def test_a_hundred_validation_nodes_and_ten_of_a_second_class_are_enough() -> No
         (10, found, True),
     ):
         few = replace(graph, val_mask=graph.val_mask & ~(of & (of.cumsum(0) > most)))
-        assert bool(len(fitted(logits, few).weights)) == are, most
+        assert bool(len(fit_stacking(logits, few).weights)) == are, most
 
 
 def test_rounding_is_no_evidence() -> None:
@@ -204,7 +204,7 @@ def test_rounding_is_no_evidence() -> None:
     for seed in range(12):
         graph = rings(seed, classes=3)
         apart = replace(graph, edge_index=graph.edge_index + torch.tensor([[0], [NODES]]))
-        assert not len(fitted(guesses(graph, seed), apart).weights), seed
+        assert not len(fit_stacking(guesses(graph, seed), apart).weights), seed
 
 
 @pytest.mark.parametrize("lacks", ["edges", "edges between own nodes", "labels", "validation nodes"])
@@ -233,7 +233,7 @@ def test_a_validation_node_has_the_same_logits_while_nodes_are_judged_as_they_we
     graph = rings(1)
     assert graph.val_mask is not None
     logits = guesses(graph)
-    found = fitted(logits, graph)
+    found = fit_stacking(logits, graph)
     assert found.folds.bincount().tolist() == pytest.approx([len(found.folds) / 5] * 5, abs=1)
     first = found.logits(logits, graph)
     assert torch.equal(Stacking(**vars(found)).logits(logits, graph), first)
@@ -253,7 +253,7 @@ def test_labels_that_are_gone_later_move_their_neighbours_alone(share: float) ->
     assert graph.labels is not None
     assert graph.train_mask is not None
     logits = guesses(graph)
-    found = fitted(logits, graph)
+    found = fit_stacking(logits, graph)
     assert len(found.weights)
     gone = graph.train_mask & (graph.labels == 1)
     gone &= gone.cumsum(0) <= share * int(gone.sum())
@@ -268,7 +268,7 @@ def test_labels_that_are_gone_later_move_their_neighbours_alone(share: float) ->
 def test_an_edge_that_is_recorded_twice_counts_once() -> None:
     graph = rings(7)
     twice = replace(graph, edge_index=graph.edge_index.repeat(1, 3))
-    assert torch.equal(fitted(guesses(graph), twice).weights, fitted(guesses(graph), graph).weights)
+    assert torch.equal(fit_stacking(guesses(graph), twice).weights, fit_stacking(guesses(graph), graph).weights)
 
 
 SOUND = vars(Stacking(torch.ones(6, 10, dtype=torch.float64), torch.arange(4), torch.arange(4), EVEN))
@@ -296,7 +296,7 @@ def test_what_no_training_keeps_is_known(change: Mapping[str, Tensor]) -> None:
 
 def test_a_prediction_has_the_weights_of_its_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = torch.tensor([1.0, 0, 0, 2.0, *[0.0] * 6], dtype=torch.float64)
-    monkeypatch.setattr("veilgraph.paradigms.sealed.roles.fitted", lambda *_: of_all(weights, EVEN))
+    monkeypatch.setattr("veilgraph.paradigms.sealed.roles.fit_stacking", lambda *_: of_all(weights, EVEN))
     found = train(
         saved(tmp_path / "graphs", small_job(2, MARGINS), small_graphs(nodes=40, training=20)), tmp_path / "run"
     )
@@ -334,4 +334,4 @@ def test_jobs_that_do_not_stack_keep_nothing_and_predict_again(job: Settings, tm
 def test_a_loss_that_is_no_number_is_no_evidence() -> None:
     graph = rings(1)
     for weight in (math.inf, math.nan):
-        assert not len(fitted(guesses(graph), graph, torch.tensor([1.0, weight], dtype=torch.float64)).weights)
+        assert not len(fit_stacking(guesses(graph), graph, torch.tensor([1.0, weight], dtype=torch.float64)).weights)

@@ -26,7 +26,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
-from veilgraph.paradigms.sealed.twin import together
+from veilgraph.paradigms.sealed.twin import twin_context
 from veilgraph.runtime.launch.jobs import predict
 
 FEW, MANY, NODES = 8, 34, 40
@@ -90,7 +90,7 @@ def computed(job: SealedJob, training: int) -> tuple[Recording, Recording]:
     graphs = small_graphs(nodes=NODES, training=training)
     machines, kept = [], dict[str, Tensor]()
     for start in (0, 2):
-        context, data = together(job, graphs)
+        context, data = twin_context(job, graphs)
         machine = Recording(list(data))
         program = SealedProgram(machine, context)
         program.enter(trains=True)

@@ -7,7 +7,7 @@ from research.words_twin import SparseNetwork, chosen_words_twin
 from tests.paradigms.sealed.programs import small_graphs, small_job
 from tests.roles.federation import Settings
 from veilgraph.mpc.sealed.machine import PlainMachine
-from veilgraph.paradigms.sealed.twin import chosen_twin, together
+from veilgraph.paradigms.sealed.twin import chosen_twin, twin_context
 
 STEPS: Settings = {"output": "margins", "train": {"epochs": 44, "select_by": "accuracy", "evaluate_every": 11}}
 
@@ -28,6 +28,6 @@ def test_predicts_the_same_margins(training: int, directed: bool) -> None:
 
 def test_takes_no_columns_that_are_made_at_home() -> None:
     job = small_job(2, {"model": {"blocks": ["own", "neighbours"]}})
-    context, data = together(job, small_graphs(2))
+    context, data = twin_context(job, small_graphs(2))
     with pytest.raises(ValueError, match="stay sparse"):
         SparseNetwork(PlainMachine(list(data)), context)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tests.paradigms.cutting import CutError, cut_at
-from veilgraph.audit.sealing import low_bits_in_common, opened
+from veilgraph.audit.sealing import low_bits_in_common, opened_sums
 from veilgraph.core.types import Kind, PartyId
-from veilgraph.link.view import Seen, read_view
+from veilgraph.link.view import ViewEntry, read_view
 from veilgraph.mpc.sealed.correlations import NOBODY, Stream
 from veilgraph.mpc.sealed.machine import DealerMachine
 from veilgraph.paradigms.sealed.settings import SealedJob
@@ -29,7 +29,7 @@ def cut_and_resumed(job: SealedJob, run: Path, epoch: int = 3) -> Path:
     return run
 
 
-def sessions(run: Path, party: PartyId) -> list[list[Seen]]:
+def sessions(run: Path, party: PartyId) -> list[list[ViewEntry]]:
     """The messages of a party's sessions."""
     paths = RunDirectory.open(run).party(party).views()
     return [read_view(path, number) for number, path in enumerate(paths)]
@@ -39,7 +39,7 @@ def nodes_with_equal_low_bits(run: Path, party: PartyId) -> set[int]:
     """The nodes at which two openings of different sessions, of a row for each node, have the same low bits."""
     directory = RunDirectory.open(run)
     holders = len(directory.settings.data.names)
-    before, *later = ([each for each in opened(some, holders) if each.dim() == 2] for some in sessions(run, party))
+    before, *later = ([each for each in opened_sums(some, holders) if each.dim() == 2] for some in sessions(run, party))
     return low_bits_in_common(before, [each for some in later for each in some])
 
 
@@ -53,7 +53,7 @@ def repeated_messages(run: Path, party: PartyId) -> int:
     return count
 
 
-def _fingerprint(seen: Seen) -> object:
+def _fingerprint(seen: ViewEntry) -> object:
     octets = seen.tensor().contiguous().view(-1).view(torch.uint8).numpy()
     return seen.tag.kind, tuple(seen.shape), np.ascontiguousarray(octets[:16]).tobytes()
 

@@ -15,10 +15,10 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.partition import POOLED, split_at_home
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.program import logits_of
-from veilgraph.paradigms.sealed.twin import taken
+from veilgraph.paradigms.sealed.twin import train_and_restore_best
 from veilgraph.paradigms.union.inputs import network_of
 from veilgraph.paradigms.union.settings import UnionJob, union
-from veilgraph.paradigms.union.twin import begun, joint_context
+from veilgraph.paradigms.union.twin import begin_program, joint_context
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.runtime.launch.jobs import train
@@ -118,7 +118,7 @@ def predicted(run: RunDirectory, party: PartyId) -> Tensor:
 
 def of_twin(job: UnionJob, found: Banks) -> dict[PartyId, Tensor]:
     inputs = PARADIGMS["union"].data.accept(job, *found)
-    program = taken(job, begun(job, inputs.graphs, inputs.ids))
+    program = train_and_restore_best(job, begin_program(job, inputs.graphs, inputs.ids))
     blocks = joint_context(job, inputs.graphs, inputs.ids).sizes.blocks
     told = program.predict()
     assert told is not None

@@ -26,7 +26,7 @@ from tests.roles.federation import Settings
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import Relation
 from veilgraph.paradigms.sealed.inputs import plan_of
-from veilgraph.paradigms.union.inputs import both_ways, put_in
+from veilgraph.paradigms.union.inputs import own_edges_and_columns, symmetric_graph
 from veilgraph.paradigms.union.twin import pooled
 from veilgraph.protocol.paradigm import PARADIGMS
 
@@ -43,21 +43,21 @@ def small() -> PartyGraph:
 
 def test_a_pair_of_accounts_counts_the_logarithm_of_all_that_was_paid() -> None:
     job = job_of(banks(2), HOME)
-    put = put_in(plan_of(job), small(), job)
+    put = own_edges_and_columns(plan_of(job), small(), job)
     mean, deviation, degree = put.columns["neighbours"].T
     weight = torch.tensor(15.0).double().log()  # 1 + 2 + 3 + 9
     assert torch.allclose(degree, torch.tensor([weight.log1p(), weight.log1p(), 0.0]).double())
     assert torch.allclose(mean, torch.tensor([4.0, 1.0, 0.0]).double())
     assert torch.allclose(deviation, torch.zeros(3).double())
     assert put.edge_weights is None
-    plain = put_in(plan_of(job), replace(small(), edge_weight=None), job)
+    plain = own_edges_and_columns(plan_of(job), replace(small(), edge_weight=None), job)
     assert torch.allclose(plain.columns["neighbours"][:, 2], torch.tensor([2.0, 2.0, 1.0]).double().log())
     assert torch.equal(plain.edges, put.edges)
 
 
 @pytest.mark.parametrize("block", ["own", "neighbours", "boosting", "pooled.2", "each.1"])
 def test_pairs_are_summed_for_blocks_that_a_bank_makes_of_its_edges(block: str) -> None:
-    seen = both_ways(small(), plan_of(job_of(banks(2), {"model": {"network": "linear", "blocks": [block]}})))
+    seen = symmetric_graph(small(), plan_of(job_of(banks(2), {"model": {"network": "linear", "blocks": [block]}})))
     summed = {(0, 1), (1, 0)} if block in ("neighbours", "boosting") else {(0, 1), (1, 0), (2, 2)}
     assert set(map(tuple, seen.edge_index.T.tolist())) == summed
 
@@ -65,7 +65,7 @@ def test_pairs_are_summed_for_blocks_that_a_bank_makes_of_its_edges(block: str) 
 def test_a_neighbour_counts_more_the_more_was_paid() -> None:
     job = job_of(banks(2), HOME)
     edges, paid = torch.tensor([[0, 0], [1, 2]]), torch.tensor([1.0, 1000.0])
-    put = put_in(plan_of(job), replace(small(), edge_index=edges, edge_weight=paid), job)
+    put = own_edges_and_columns(plan_of(job), replace(small(), edge_index=edges, edge_weight=paid), job)
     weights = paid.double().log1p()
     assert torch.isclose(put.columns["neighbours"][0, 0], (weights * torch.tensor([4.0, 7.0])).sum() / weights.sum())
 

@@ -28,7 +28,7 @@ from veilgraph.paradigms.sealed.plan import OwnData
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.union.inputs import NOWHERE, Places
 from veilgraph.paradigms.union.settings import UnionJob
-from veilgraph.paradigms.union.twin import begun, joint_context
+from veilgraph.paradigms.union.twin import begin_program, joint_context
 
 ROUNDING = 1e-3
 """Of margins of a step: what two predictions of the same books may differ by."""
@@ -46,7 +46,7 @@ def margins(job: UnionJob, found: Banks, weights: Mapping[str, Tensor], party: P
 
 
 def weights_of(job: UnionJob, found: Banks) -> Mapping[str, Tensor]:
-    program = begun(job, *found)
+    program = begin_program(job, *found)
     for number in range(job.train.epochs):
         program.step(number)
     return program.shares()

@@ -40,7 +40,7 @@ from veilgraph.paradigms.sealed.roles import NamedNodes, SealedRole
 from veilgraph.paradigms.union.inputs import blocks_of
 from veilgraph.paradigms.union.roles import UnionNetwork
 from veilgraph.paradigms.union.twin import joint_context
-from veilgraph.protocol.messages import causes
+from veilgraph.protocol.messages import revelation_causes
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.runtime.launch.jobs import predict
 from veilgraph.runtime.store.predictions import Predictions, load_predictions
@@ -217,9 +217,9 @@ def test_a_bank_s_leave_is_asked_by_name() -> None:
     found = with_network(banks())
     told = {"confirmed-edges"} if NET not in by_name(found) else {"listed-nodes"}
     names = {"own-named-classes", "own-named-margins"}
-    assert set(causes(job_of(found, NAMED), "A")) == names | told
-    assert set(causes(job_of(found, NAMED, {"output": "classes"}), "A")) == {"own-named-classes"} | told
-    assert set(causes(job_of(found, ALL), "A")) == {"own-classes", "own-margins"} | told
+    assert set(revelation_causes(job_of(found, NAMED), "A")) == names | told
+    assert set(revelation_causes(job_of(found, NAMED, {"output": "classes"}), "A")) == {"own-named-classes"} | told
+    assert set(revelation_causes(job_of(found, ALL), "A")) == {"own-classes", "own-margins"} | told
 
 
 def test_an_id_that_nobody_has_is_refused_before_any_is_counted(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.runtime.launch.jobs import predict, train
-from veilgraph.runtime.store.predictions import load_predictions, name_ahead
+from veilgraph.runtime.store.predictions import load_predictions, name_next_nodes
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.tables.encode import fit_encoding
 
@@ -338,7 +338,7 @@ def test_across_organisations_each_bank_names_nodes_at_its_own_site(tmp_path: Pa
     with refused(ConfigError, code="none-named"):
         apart(tmp_path, files, settings, "predict")
     with refused(RunError, party="A"):
-        name_ahead(runs[NET], ids=["1"])
+        name_next_nodes(runs[NET], ids=["1"])
     wanted = {party: [text.split("/")[-1] for text in found[1][party][3:5]] for party in "BC"}
     for party, ids in wanted.items():
         assert veilgraph("predict", runs[party], "--ids", ",".join(ids), "--ask").stdout.startswith("2 named")
@@ -349,7 +349,7 @@ def test_across_organisations_each_bank_names_nodes_at_its_own_site(tmp_path: Pa
         assert told.ids == tuple(ids)
         assert (told.uncalibrated.double() - twin[party][3:5]).abs().max() < ALMOST
     assert len(predict(runs["A"]).nodes) == 0
-    name_ahead(runs["B"], ids=wanted["B"])
+    name_next_nodes(runs["B"], ids=wanted["B"])
     with refused(ConfigError, code="refused"):
         apart(tmp_path, files, settings, "predict")
 

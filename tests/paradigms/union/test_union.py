@@ -33,13 +33,13 @@ from veilgraph.paradigms.sealed.inputs import padded
 from veilgraph.paradigms.sealed.plan import Block
 from veilgraph.paradigms.union.addresses import draw_rows
 from veilgraph.paradigms.union.inputs import Places
-from veilgraph.paradigms.union.twin import begun, joint_context
+from veilgraph.paradigms.union.twin import begin_program, joint_context
 from veilgraph.runtime.launch.jobs import predict
 
 
 def test_a_step_is_judged_by_pairs_of_all_holders_nodes() -> None:
     job, (graphs, ids) = small_job(3, JUDGED), banks()
-    program = begun(job, graphs, ids)
+    program = begin_program(job, graphs, ids)
     program.step(0)
     found = program.score(1)
     assert found is not None

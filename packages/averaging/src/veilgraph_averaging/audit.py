@@ -18,9 +18,19 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.view import Seen
+from veilgraph.link.view import ViewEntry
 from veilgraph.paradigms.horizontal.tally import Classification
-from veilgraph.protocol.evidence import OPEN, Audited, Evidence, Guesses, Noisy, NoisySeries, Source, Told, hidden_of
+from veilgraph.protocol.evidence import (
+    OPEN,
+    Audited,
+    Evidence,
+    Guesses,
+    Noisy,
+    NoisySeries,
+    Source,
+    Told,
+    hidden_evidence,
+)
 from veilgraph.protocol.job import Check, JobSettings
 from veilgraph.protocol.view import Floats, View, numbers
 from veilgraph_averaging.audit_canaries import Part, Round, SampledClaims, gradient_scores
@@ -40,7 +50,7 @@ from veilgraph_averaging.private.canaries import TrainedCanaries
 from veilgraph_averaging.rows import SCORES, TWO
 from veilgraph_averaging.settings import AveragingJob, averaging
 from veilgraph_averaging.tasks import Task
-from veilgraph_averaging.training import EXTRA, Terms, opened, public, update_bits
+from veilgraph_averaging.training import EXTRA, Terms, public, to_gradients, update_bits
 from veilgraph_averaging.twin import OnePlace
 
 _MOST_EXAMPLES: Final = 1 << 29  # that fit a sum
@@ -61,7 +71,7 @@ class AveragingSource(Source):
 
     @override
     def hidden(self, view: View) -> list[Evidence]:
-        found = list(hidden_of(view, but=[Kind.MASKED]))
+        found = list(hidden_evidence(view, but=[Kind.MASKED]))
         if view.party != SERVER:
             return [*found, *noise_at_holders([view], view.others)]
         return [*found, *noise_at_server(view, [], view.settings.data.names)]
@@ -283,7 +293,7 @@ def updates_of_weights(holders: Sequence[View], outside: Sequence[PartyId], most
     return []
 
 
-def _averaged_messages(view: View) -> Iterator[Seen]:
+def _averaged_messages(view: View) -> Iterator[ViewEntry]:
     """Yield the server's results of sums in a view, in order, once each, though it sends them to every holder."""
     told = [seen for seen in view.messages if seen.tag.kind is Kind.AVERAGED]
     first = {(seen.session, seen.tag.step): seen for seen in reversed(told)}
@@ -340,7 +350,7 @@ def _sum_of_notes(friends: Sequence[View], key: Key) -> Tensor | None:
 
 def _to_real(job: AveragingJob, words: Tensor, weights: Tensor) -> Tensor:
     """Decode the ring elements of a sum, int64 [W + 2], to reals, float64; ``weights``: those before the round."""
-    return opened(job, words.double() * 2.0 ** -update_bits(job), weights)
+    return to_gradients(job, words.double() * 2.0 ** -update_bits(job), weights)
 
 
 def _update(job: AveragingJob, about: tuple[PartyId, ...], start: Tensor, whole: Tensor, words: str) -> Update | None:

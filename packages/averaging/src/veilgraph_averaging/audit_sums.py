@@ -19,7 +19,7 @@ from torch import Tensor
 
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.collectives import tensor_text
-from veilgraph.link.view import Seen
+from veilgraph.link.view import ViewEntry
 from veilgraph.protocol.agreement import Hello, session_name
 from veilgraph.protocol.evidence import Ciphertext, Evidence, chosen_words
 from veilgraph.protocol.view import View
@@ -41,7 +41,7 @@ _UNIFORM_BYTES: Final = shamir.ELEMENT_BYTES - _WORD
 """Of an element of the field, the lowest: the highest word of a number below 2^255 is not uniform."""
 
 Key = tuple[int, int]  # session, and number of a sum in it
-_OfSum = Mapping[tuple[Kind, int], Mapping[PartyId, Seen]]
+_OfSum = Mapping[tuple[Kind, int], Mapping[PartyId, ViewEntry]]
 """Kind and round → the other party, or who noted it → the message."""
 
 
@@ -54,7 +54,7 @@ class KnownSum:
     offers: Mapping[PartyId, bytes]  # holder → the keys that it offered
     sharing: tuple[PartyId, ...]  # holders whose masks with one another went into values
     counted: tuple[PartyId, ...]  # those whose values were added up
-    values: Mapping[PartyId, Seen]  # holder → its values under masks, those that came too late among them
+    values: Mapping[PartyId, ViewEntry]  # holder → its values under masks, those that came too late among them
     own_masks: Mapping[PartyId, int]  # holder → the seed of its own mask, where that is known
     mask_keys: Mapping[PartyId, int]  # holder → the key of its pairwise masks, where that is known
 
@@ -114,8 +114,8 @@ def known_sums(server: View, friends: Sequence[View]) -> list[KnownSum]:
     return sums
 
 
-def _group_by_sum(messages: Iterable[tuple[Seen, PartyId]]) -> dict[Key, dict[Any, dict[PartyId, Seen]]]:
-    found: dict[Key, dict[Any, dict[PartyId, Seen]]] = {}
+def _group_by_sum(messages: Iterable[tuple[ViewEntry, PartyId]]) -> dict[Key, dict[Any, dict[PartyId, ViewEntry]]]:
+    found: dict[Key, dict[Any, dict[PartyId, ViewEntry]]] = {}
     for seen, party in messages:
         of_sum = found.setdefault((seen.session, seen.tag.step), {})
         of_sum.setdefault((seen.tag.kind, seen.tag.round), {})[party] = seen
@@ -235,7 +235,7 @@ def noise_at_holders(holders: Sequence[View], outside: Sequence[PartyId]) -> Ite
 
 
 def _share_tests(
-    words: str, holder: PartyId, found: Sequence[Sequence[Seen]], place: int | None = None
+    words: str, holder: PartyId, found: Sequence[Sequence[ViewEntry]], place: int | None = None
 ) -> Iterator[Evidence]:
     """Yield one test of shares of ``holder``, over all sums; ``found``: messages by receiver; ``place``: one row."""
     chosen = [some if len(some) <= MOST else [*some[: MOST // 2], *some[-MOST // 2 :]] for some in found]
@@ -245,7 +245,7 @@ def _share_tests(
         yield Evidence("noise", words, (holder,), permitted=False, noise=read, messages=messages)
 
 
-def _share_bytes(some: Sequence[Seen], place: int | None) -> Ciphertext:
+def _share_bytes(some: Sequence[ViewEntry], place: int | None) -> Ciphertext:
     rows = [seen.tensor().numpy()[slice(None) if place is None else [place]] for seen in some]
     there = np.concatenate([each[each.any(axis=1)] for each in rows])
     if there.shape[1] != SEALED_BYTES:

@@ -23,9 +23,9 @@ from veilgraph.nn.layers import ACTIVATIONS, linear
 from veilgraph.paradigms.horizontal.tally import (
     VALUE_MEASURES,
     VALUE_WORDS,
-    Answers,
     Classification,
     Regression,
+    TallyTask,
     TargetBounds,
 )
 from veilgraph.protocol.agreement import same_count
@@ -33,10 +33,10 @@ from veilgraph.protocol.figures import AP, AUC, CLASS_MEASURES, F1, Figure, Meas
 from veilgraph.protocol.judge import Objective, Predicted, calibration_at
 from veilgraph_averaging.network import Averaged, AveragedNetwork, Own
 from veilgraph_averaging.tasks import (
+    InitialSums,
     Judging,
     Public,
     Subject,
-    SumsBefore,
     Task,
     TaskSettings,
     graph_network,
@@ -57,7 +57,7 @@ class AnswerTask(Task[S, O], Judging[O], ABC):
         self.tally_bits = self.answers().tally_bits
 
     @abstractmethod
-    def answers(self, network: Averaged | None = None) -> Answers:
+    def answers(self, network: Averaged | None = None) -> TallyTask:
         """Return the loss, tally and scores of this task's answers; ``network`` None: without its facts."""
 
     @abstractmethod
@@ -75,8 +75,8 @@ class AnswerTask(Task[S, O], Judging[O], ABC):
 
     @property
     @override
-    def sums_before(self) -> SumsBefore[O]:
-        return SumsBefore(self.given.sums_before, lambda own, known: self.answers().gathered(self.judged(own), known))
+    def sums_before(self) -> InitialSums[O]:
+        return InitialSums(self.given.sums_before, lambda own, known: self.answers().gathered(self.judged(own), known))
 
     @override
     def examples(self, own: O) -> int:
@@ -135,7 +135,7 @@ class ClassTask(AnswerTask[S, O], ABC):
 
     @property
     @override
-    def sums_before(self) -> SumsBefore[O]:
+    def sums_before(self) -> InitialSums[O]:
         """One sum, of the training examples of each class, where classes are balanced; else none."""
         return replace(super().sums_before, sizes=(self.public.stated,) if self._balances else ())
 
@@ -144,7 +144,7 @@ class ClassTask(AnswerTask[S, O], ABC):
         return self.public.train.class_weights == "balanced"
 
     @override
-    def answers(self, network: Averaged | None = None) -> Answers:
+    def answers(self, network: Averaged | None = None) -> TallyTask:
         return Classification(self.public.stated, self.public.transition, network if self._balances else None)
 
     @override
@@ -230,7 +230,7 @@ class Values(_NodeTask[ValuesSettings]):
         return graph_network(self.public, 1, streams)
 
     @override
-    def answers(self, network: Averaged | None = None) -> Answers:
+    def answers(self, network: Averaged | None = None) -> TallyTask:
         return Regression(self.given, network)
 
 

@@ -19,7 +19,7 @@ from veilgraph.paradigms.horizontal.paradigm import (
     SameColumnsSessions,
     SameColumnsWords,
 )
-from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, PartySizes, Stage, added
+from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, PartySizes, Stage, total_bytes
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import LABELS_ALONE, Baselines, Guarantee, Paradigm
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
@@ -120,14 +120,16 @@ def costs_of(job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> Costs | 
     keys = dict.fromkeys(sizes, (holders - 1) * (HEADER_BYTES + SEED_BYTES))
     tally = summed(task.judging.tally_size) if tallied else {}
     stages = [
-        Stage("set-up", 2, added((keys, 1), (told(weights, real), 1))),
+        Stage("set-up", 2, total_bytes((keys, 1), (told(weights, real), 1))),
         Stage(
             "facts",
             _WAITS * len(task.sums_before.sizes),
-            added(*((summed(size), 1) for size in task.sums_before.sizes)),
+            total_bytes(*((summed(size), 1) for size in task.sums_before.sizes)),
         ),
-        Stage("rounds", _WAITS * train.epochs, added((summed(weights + EXTRA, real), train.epochs))),
-        Stage("evaluations", (_WAITS * tallied + bool(verdict)) * judged, added((tally, judged), (verdict, judged))),
+        Stage("rounds", _WAITS * train.epochs, total_bytes((summed(weights + EXTRA, real), train.epochs))),
+        Stage(
+            "evaluations", (_WAITS * tallied + bool(verdict)) * judged, total_bytes((tally, judged), (verdict, judged))
+        ),
         Stage("inference", _WAITS * tallied, tally),
     ]
     notes = ["of holders that all stay to the end; who drops out sends less"]

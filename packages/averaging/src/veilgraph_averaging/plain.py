@@ -12,14 +12,14 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.mask import masked_sum
+from veilgraph.mpc.mask import plain_sum
 from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.judge import Predicted
 from veilgraph_averaging.network import Averaged, Own, Personalised
 from veilgraph_averaging.private.sampled import SampledPublisher
 from veilgraph_averaging.settings import AveragingJob
 from veilgraph_averaging.tasks import Task
-from veilgraph_averaging.training import PrivateTraining, averaged, check_rule, opened, summand
+from veilgraph_averaging.training import PrivateTraining, apply_rule, check_rule, summand, to_gradients
 from veilgraph_averaging.twin import public_of
 
 
@@ -77,7 +77,7 @@ class PlainAveraging:
 
         def summed(_: int, known: Tensor) -> Tensor:
             gone = next(left, ())
-            return masked_sum(
+            return plain_sum(
                 [self.task.sums_before.part(own, known) for party, own in self._own.items() if party not in gone]
             )
 
@@ -97,7 +97,9 @@ class PlainAveraging:
             self._home[party] = self._copy_weights(self.network)
             if party not in absent:
                 summands.append(found)
-        following, loss = averaged(self._job, self._memory, start, opened(self._job, masked_sum(summands), start))
+        following, loss = apply_rule(
+            self._job, self._memory, start, to_gradients(self._job, plain_sum(summands), start)
+        )
         self.network.take(following)
         return loss
 
@@ -136,4 +138,4 @@ class PlainAveraging:
         """Return the scores over all holders but those ``absent``."""
         counted = [party for party in self._own if party not in absent]
         flat = [self.task.judging.tally(self.network, self._own[party], self.infer(party)) for party in counted]
-        return self.task.judging.scores(self.network, masked_sum(flat))
+        return self.task.judging.scores(self.network, plain_sum(flat))

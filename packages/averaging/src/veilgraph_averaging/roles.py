@@ -21,7 +21,7 @@ from veilgraph.mpc import ring
 from veilgraph.mpc.mask import SecretRounding
 from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.layers import FACT_BITS
-from veilgraph.paradigms.horizontal.roles import REMEDY, worth
+from veilgraph.paradigms.horizontal.roles import REMEDY, joint_and_alone_scores
 from veilgraph.protocol.agreement import Hello, Point, Start
 from veilgraph.protocol.bounds import agree_on_start
 from veilgraph.protocol.figures import Scores
@@ -142,7 +142,7 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         mine = self._make_summand(step, epoch)
         self._note_private_sum()
         self._sum(mine, training.update_bits(self._job), sum_id)
-        weights, self.loss = training.heard(self._receive_result(len(mine), self.session.dtype))
+        weights, self.loss = training.unpack_result(self._receive_result(len(mine), self.session.dtype))
         self._network.take(weights)
         if self.loss is None and not self._task.examples(self._own):
             RecordedSum(self._record, sum_id).forget()
@@ -218,7 +218,7 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         found = baselines.alone(job, self.graph, lambda _: None, self.session.streams)
         with torch.no_grad():
             mine = task.judging.scores(self._network, task.judging.tally(self._network, self._own, self.logits))
-        return worth(mine, found)
+        return joint_and_alone_scores(mine, found)
 
     @override
     def calibration(self, probabilities: Tensor) -> Calibration | None:
@@ -284,14 +284,14 @@ class AveragingServer(_AveragingRole):
             self._compute_facts()
         self._epoch, weights = epoch, self._network.vector()
         sum_id = SumId.of("weights", epoch, weights)
-        total = training.opened(
+        total = training.to_gradients(
             self._job, self._sum(len(weights) + training.EXTRA, training.update_bits(self._job), sum_id), weights
         )
-        following, loss = training.averaged(self._job, self._memory, weights, total)
+        following, loss = training.apply_rule(self._job, self._memory, weights, total)
         self._network.take(following)
         if loss is None:
             RecordedSum(self._record, sum_id).forget()
-        self._tell(training.said(following, loss))
+        self._tell(training.pack_result(following, loss))
 
     def _compute_facts(self) -> None:
         """Open the task's sums before the first round, send them to all, and keep them in the network."""

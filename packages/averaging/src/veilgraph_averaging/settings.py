@@ -20,7 +20,7 @@ from veilgraph.paradigms.horizontal.settings import same_columns
 from veilgraph.privacy.accountant import analytic_multiplier
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures, selecting
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, job_of, require
-from veilgraph.protocol.preset import Choice, Said
+from veilgraph.protocol.preset import Choice, JobContent
 from veilgraph_averaging.network import AnyRuleSettings, AtHomeSettings, FedAvgSettings, NetworkSettings
 from veilgraph_averaging.private.event import Joint, reach
 from veilgraph_averaging.private.plan import SampledPlan, sampled_plan
@@ -37,7 +37,7 @@ _TERMS: Final = "a term is one node's"
 _NOISED: Final = "nobody is told how an epoch did"
 
 
-def _rate_of(said: Said) -> float | None:
+def _rate_of(said: JobContent) -> float | None:
     """Return the preset's ``learning_rate`` for a job as written; None where its settings are not valid."""
     privacy, local = said.get("averaging.privacy"), said.get("model.local.hops", None)
     rounds, momentum = said.get("train.epochs", ROUNDS), said.get("averaging.rule.momentum", MOMENTUM)
@@ -80,7 +80,7 @@ def usual_threshold(holders: int) -> int:
     return 2 * holders // 3 + 1
 
 
-def _noise_share(said: Said, given: SampledSettings) -> float:
+def _noise_share(said: JobContent, given: SampledSettings) -> float:
     """Return the share of σ that a holder adds: 1/√(T − t) with joint noise; 1 without, or if T − t is below 2."""
     if given.joint_noise is None:
         return 1.0
@@ -89,7 +89,7 @@ def _noise_share(said: Said, given: SampledSettings) -> float:
     return 1 / math.sqrt(honest) if honest > 1 else 1.0
 
 
-def _num_holders(said: Said) -> int:
+def _num_holders(said: JobContent) -> int:
     for key in ("data.parties", "data.graphs"):
         named: Any = said.get(key)
         if isinstance(named, Mapping) and named:
@@ -161,7 +161,7 @@ class AveragingJob(JobSettings):
 
     @classmethod
     @override
-    def choices(cls, said: Said) -> Iterable[Choice]:
+    def choices(cls, said: JobContent) -> Iterable[Choice]:
         """Yield what ``preset: auto`` chooses for a job as written, with ``averaging.privacy`` or without."""
         given = said.get("averaging.privacy")
         if given is None:
@@ -311,7 +311,7 @@ class AveragingJob(JobSettings):
 
 def _default_select_by(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """Set ``train.select_by`` to the task's first figure where a job leaves it out; not for tasks of classes."""
-    name = Said(data).get("averaging.task.name")
+    name = JobContent(data).get("averaging.task.name")
     if not isinstance(name, str) or name not in TASKS or TASKS[name].measures.main.name == CLASS_MEASURES.main.name:
         return data  # of classes the preset chooses
     return selecting(data, TASKS[name].measures)

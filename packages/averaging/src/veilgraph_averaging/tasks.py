@@ -118,7 +118,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class SumsBefore(Generic[O]):
+class InitialSums(Generic[O]):
     """Sums over the holders before the first round, one after another; the results are kept as ``network.facts``.
 
     ``part``: of a holder's data, and Tensor[K] float64, results so far: what it adds to the next, below 2^40.
@@ -185,9 +185,9 @@ class Task(ABC, Generic[S, O]):
         """The object that judges the task's models."""
 
     @property
-    def sums_before(self) -> SumsBefore[O]:
+    def sums_before(self) -> InitialSums[O]:
         """The sums over holders that this job needs before round 1; none by default."""
-        return SumsBefore()
+        return InitialSums()
 
     @abstractmethod
     def own(self, graph: PartyGraph, streams: LearningStreams) -> O:

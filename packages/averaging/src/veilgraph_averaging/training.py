@@ -97,7 +97,7 @@ def _flatten(gradients: Sequence[Tensor | None], weights: Sequence[torch.nn.Para
     return torch.cat([(torch.zeros_like(weight) if part is None else part).reshape(-1) for part, weight in pairs])
 
 
-def averaged(
+def apply_rule(
     job: AveragingJob, memory: Mapping[str, Tensor], weights: Tensor, total: Tensor
 ) -> tuple[Tensor, float | None]:
     """Apply the rule to a round's sum: the next weights, Tensor[W], and the mean loss.
@@ -120,7 +120,7 @@ def update_bits(job: AveragingJob) -> int:
     return UPDATE_BITS if plan is None or plan.joint is None else 0
 
 
-def opened(job: AveragingJob, total: Tensor, weights: Tensor) -> Tensor:
+def to_gradients(job: AveragingJob, total: Tensor, weights: Tensor) -> Tensor:
     """Scale an opened sum, Tensor[W + 2] float64, from cells to gradients and add weight decay, if noise is joint."""
     plan = job.training_plan
     if plan is None or plan.joint is None:
@@ -129,13 +129,13 @@ def opened(job: AveragingJob, total: Tensor, weights: Tensor) -> Tensor:
     return torch.cat([total[:-EXTRA] * (plan.cell / plan.settings.batch) + decay, total[-EXTRA:]])
 
 
-def said(weights: Tensor, loss: float | None) -> Tensor:
+def pack_result(weights: Tensor, loss: float | None) -> Tensor:
     """Pack what the server sends after a round: Tensor[W + 2], the weights, the mean loss, and 1 if there is one."""
     return torch.cat([weights, weights.new_tensor([0.0, 0.0] if loss is None else [loss, 1.0])])
 
 
-def heard(told: Tensor) -> tuple[Tensor, float | None]:
-    """Unpack what ``said`` packed: the weights, Tensor[W], and the mean loss or None."""
+def unpack_result(told: Tensor) -> tuple[Tensor, float | None]:
+    """Unpack what ``pack_result`` packed: the weights, Tensor[W], and the mean loss or None."""
     return told[:-EXTRA], float(told[-EXTRA]) if told[-1] else None
 
 
@@ -165,7 +165,7 @@ class PrivateTraining:
     def summand(self, network: Averaged, publisher: Publisher, step: int) -> Tensor:
         """Release a noisy gradient; return it with 0 as loss and 1 as weight: Tensor[W + 2]; zeros without labels.
 
-        With joint noise it is the noisy sum in whole cells of the grid, float64, for ``opened``. Raises
+        With joint noise it is the noisy sum in whole cells of the grid, float64, for ``to_gradients``. Raises
         ``BudgetSpent``: nothing was released; ``ConfigError``: the publisher is another job's.
         """
         weights, terms = network.vector(), self._terms

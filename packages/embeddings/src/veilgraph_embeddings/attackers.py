@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from veilgraph.audit.pairs import fitted
+from veilgraph.audit.pairs import fit_quietly
 from veilgraph.protocol.view import Floats
 
 Codes = NDArray[np.int64]
@@ -152,7 +152,7 @@ GRAPH_FAMILIES: Final[Mapping[str, Attacker]] = {"gnn": _graph, "edges-alone": _
 
 def _fitted_on(model: Any, rows: Floats, codes: Codes, others: Floats, classes: int) -> Floats:  # noqa: ANN401 - as above
     """Probabilities of every class, 0 of those that the attacker does not know."""
-    fitted(model, rows, codes)
+    fit_quietly(model, rows, codes)
     found = np.zeros((len(others), classes))
     found[:, model.classes_] = model.predict_proba(others)
     return found

@@ -58,9 +58,9 @@ def lifetime_of_job(job: EmbedJob, ledger: GivenLedger | None = None) -> Lifetim
         return lifetime_of(organisation) if job.method.kind.is_private else None
     if ledger is None and data.graph is None:
         return None
-    beside = None if data.graph is None else lifetimes.beside(data.graph)
+    beside = None if data.graph is None else lifetimes.default_ledger_of(data.graph)
     party = _PARTY if beside is None else beside.party
-    found = beside if ledger is None else lifetimes.place("ledger", ledger, party)
+    found = beside if ledger is None else lifetimes.parse_ledger("ledger", ledger, party)
     assert found is not None
     if beside is not None:
         lifetimes.check_own("ledger", found, beside)

@@ -29,7 +29,7 @@ from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger import Ledger, LedgerSummary
 from veilgraph.privacy.lifetime_ledger import Account
 from veilgraph.privacy.mechanism import Mechanism
-from veilgraph.privacy.release_cache import FOLDER, fingerprint, releasing
+from veilgraph.privacy.release_cache import FOLDER, fingerprint, locked_releases
 
 CHANNEL: Final = "embeddings to the public"
 _KEPT: Final = "embeddings"
@@ -99,7 +99,7 @@ class Door:
             account = replace(self.account, delta=delta)
             whose = account.lifetime.each_key(self.ids).tobytes().hex()
             what = f"{CHANNEL} {mechanism!r} {costs!r} {delta!r} {whose} {account.run}"
-            with releasing(account):
+            with locked_releases(account):
                 released, again = _once(account, what, rows, costs, noised)
             if again:
                 for cost in costs:

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
-from veilgraph.core.settings import NAME_PATTERN, Settings, named_in, settled
+from veilgraph.core.settings import NAME_PATTERN, Settings, config_errors, named_in
 from veilgraph.core.yaml_file import read_yaml, yaml_bytes
 from veilgraph.graph.settings import DATASETS, DESCRIBED, PARTY_FILE_SUFFIXES, Described
 from veilgraph_embeddings.attackers import FAMILIES
@@ -146,7 +146,7 @@ def parse_embed_job(data: object, source: str = "job") -> EmbedJob:
         raise ConfigError(
             f"{source}: a job is a mapping of settings, not {type(data).__name__}; see docs/embeddings.md"
         )
-    with settled(source):
+    with config_errors(source):
         return EmbedJob.model_validate(dict(data))
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from veilgraph.nn.layers import Masks, handed
+from veilgraph.nn.layers import Masks, zero_with_gradients
 from veilgraph.nn.local.build import local_settings
 from veilgraph.nn.local.model import LocalSettings
 from veilgraph_machines.halo import HaloAdjacency
@@ -136,7 +136,7 @@ class BlockPasses:
         pending = self._pending.pop(round_)
         leaves = (*pending.rows, *pending.weights)
         gradients = torch.autograd.grad(
-            handed([pending.result], [gradient]), leaves, allow_unused=True, materialize_grads=True
+            zero_with_gradients([pending.result], [gradient]), leaves, allow_unused=True, materialize_grads=True
         )
         rows = len(pending.rows)
         return list(gradients[:rows]), flat(gradients[rows:], gradient.dtype)

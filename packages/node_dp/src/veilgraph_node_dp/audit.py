@@ -15,7 +15,7 @@ from typing_extensions import override
 from veilgraph.audit.canaries import GaussianClaims
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import Kind, PartyId
-from veilgraph.link.view import Seen
+from veilgraph.link.view import ViewEntry
 from veilgraph.protocol.evidence import Audited, Guesses, Source, Told
 from veilgraph.protocol.job import Check
 from veilgraph.protocol.view import Floats, View
@@ -71,7 +71,7 @@ class NodeDpSource(Source):
         return f"which of {holder}'s nodes are trained on, or validated with", p_value, note
 
 
-def _distinct(released: Sequence[Seen]) -> list[Tensor]:
+def _distinct(released: Sequence[ViewEntry]) -> list[Tensor]:
     """Return the released tensors without exact repetitions."""
     found: list[Tensor] = []
     for each in (seen.tensor() for seen in released):

@@ -19,7 +19,7 @@ _LEAST: Final = 2  # of differences that have a deviation
 
 
 @torch.no_grad()
-def calibrated(logits: Tensor, labels: Tensor, judged: Tensor) -> Tensor:
+def calibrate(logits: Tensor, labels: Tensor, judged: Tensor) -> Tensor:
     """Return log probabilities of logits [N, C], scaled by the best of nine factors from 1/4 to 4 on ``judged`` nodes.
 
     ``judged``: Tensor[N] bool, not trained on. This is temperature scaling (Guo et al. 2017).
@@ -39,13 +39,13 @@ def opinion_of(objective: Objective, graph: PartyGraph, logits: Tensor) -> tuple
     assert labels is not None
     assert train is not None
     assert val is not None
-    log_probabilities = calibrated(logits, labels, val)
+    log_probabilities = calibrate(logits, labels, val)
     opinion = log_probabilities.exp()
     opinion[train] = functional.one_hot(labels[train], objective.classes).to(opinion.dtype)
     return log_probabilities, opinion
 
 
-def simplest(objective: Objective, graph: PartyGraph, candidates: Sequence[Tensor]) -> int:
+def one_standard_error_choice(objective: Objective, graph: PartyGraph, candidates: Sequence[Tensor]) -> int:
     """Return the index of the first of ``candidates`` within one standard error of the best on validation nodes.
 
     ``candidates`` are logits, Tensor[N, C] each, the simplest first. The standard error is of the difference of two, by

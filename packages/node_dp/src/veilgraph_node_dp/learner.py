@@ -31,18 +31,18 @@ from typing_extensions import override
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.tensor_file import Record
-from veilgraph.graph.features import in_order, is_sparse
+from veilgraph.graph.features import is_sparse, reorder_nodes
 from veilgraph.graph.party import PartyGraph, check_classes
-from veilgraph.nn.calibration import Calibration, corrected
+from veilgraph.nn.calibration import Calibration, released_probabilities
 from veilgraph.nn.layers import ACTIVATIONS, Adam, dropout, linear
 from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.privacy.randomised_response import LabelResponse
-from veilgraph.protocol.agreement import Point, Start, alone
+from veilgraph.protocol.agreement import Point, Start, start_alone
 from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Judge, Judgement, Objective, warn_of_one_class
 from veilgraph.protocol.role import PartyModel, Role, RoleContext
-from veilgraph_node_dp.choosing import opinion_of, simplest
+from veilgraph_node_dp.choosing import one_standard_error_choice, opinion_of
 from veilgraph_node_dp.mechanisms import AffineFeatures
 from veilgraph_node_dp.publisher import SumPublisher
 from veilgraph_node_dp.released import ReleasedLabels
@@ -248,7 +248,7 @@ class LabelDenoising:
     the expectation of ỹ, whose noise falls with the number of labels in reach. Where none is, the node's own takes its
     place.
 
-    ``labels``, Tensor[N] int64, perturbed, are read where ``known``; ``transition`` is as for ``corrected``.
+    Perturbed ``labels``, Tensor[N] int64, are read where ``known``; ``transition``: see ``released_probabilities``.
     ``targets`` are ỹ, Tensor[N, c], one-hot where settings say ``hard``.
     """
 
@@ -266,13 +266,13 @@ class LabelDenoising:
 
     def loss(self, logits: Tensor, nodes: Tensor) -> Tensor:
         """Mean cross-entropy of p̃ against the targets, at the nodes to learn from, Tensor[N] bool."""
-        predicted = self._aggregate(corrected(logits, self._transition))
+        predicted = self._aggregate(released_probabilities(logits, self._transition))
         least = torch.finfo(predicted.dtype).tiny
         return -(self.targets[nodes] * predicted[nodes].clamp_min(least).log()).sum(dim=1).mean()
 
     def scores(self, logits: Tensor) -> Tensor:
         """Logits of the perturbed labels, log p(y'|x): Tensor[N, c] to Tensor[N, c]."""
-        return corrected(logits, self._transition).clamp_min(torch.finfo(logits.dtype).tiny).log()
+        return released_probabilities(logits, self._transition).clamp_min(torch.finfo(logits.dtype).tiny).log()
 
     def _aggregate(self, probabilities: Tensor) -> Tensor:
         """Average the probabilities p of known nodes over K_y hops; p where none is in reach: [N, c] to [N, c]."""
@@ -329,7 +329,7 @@ class Bystander(Role):
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
-        return alone([], self.session.nonce())
+        return start_alone([], self.session.nonce())
 
 
 class LocalLearner(Judge):
@@ -370,7 +370,7 @@ class LocalLearner(Judge):
         """Start from its own checkpoints; no other party has any."""
         if self._learns:
             check_classes(self.graph)
-        return alone(held, self.session.nonce())
+        return start_alone(held, self.session.nonce())
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
@@ -428,7 +428,7 @@ class LocalLearner(Judge):
         return {
             "together": dict(self.scores(everything=True).values),
             "alone": dict(objective.score(best, everything=True).values),
-            "adds": bool(simplest(objective, graph, [best, self.logits.detach()])),
+            "adds": bool(one_standard_error_choice(objective, graph, [best, self.logits.detach()])),
             "hops": self._network.tried[int(self._network.chosen)],
         }
 
@@ -474,7 +474,7 @@ class EdgePrivateLearner(LocalLearner):
             self._alone = first
             second, _ = opinion_of(self._objective, self.graph, self._hop_logits(self._noisy_sums(opinion)))
             candidates = [first, second, first + second]
-            self.logits = candidates[simplest(self._objective, self.graph, candidates)]
+            self.logits = candidates[one_standard_error_choice(self._objective, self.graph, candidates)]
 
     @override
     def alone(self) -> None:
@@ -512,7 +512,7 @@ class EdgePrivateLearner(LocalLearner):
             order = publisher.order  # the same in every job: so are sums
             order = torch.arange(self._edges.num_nodes) if order is None else order
             places = order.argsort()
-            graph = in_order(self._edges, order)
+            graph = reorder_nodes(self._edges, order)
             pairs = pair_matrix(graph.edge_index, graph.edge_weight, graph.num_nodes)
             then = lambda sums: self._next_opinion(sums[places])[order]  # noqa: E731
             self._sums = publisher.sums(opinion[order], pairs, then)[places]

@@ -158,7 +158,7 @@ def row_blocks(x: Tensor, entries: int) -> Iterator[tuple[int, Tensor]]:
         yield start, rows_between(x, start, min(start + rows, len(x))).to_dense()
 
 
-def packed(released: Tensor) -> Tensor:
+def to_wire(released: Tensor) -> Tensor:
     """Encode a mechanism's output for the wire.
 
     Of sparse_csr [N, d] of −1 and 1, as many in every row: Tensor[N, m] int64, 1 + column with the value's sign; of

@@ -25,7 +25,7 @@ from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import Release, ReleaseCache
 from veilgraph.privacy.settings import LabelReleaseSettings
 from veilgraph_node_dp.feature_settings import FeatureReleaseSettings
-from veilgraph_node_dp.mechanisms import FeatureMechanism, feature_mechanism, packed
+from veilgraph_node_dp.mechanisms import FeatureMechanism, feature_mechanism, to_wire
 from veilgraph_node_dp.released import released_labels
 from veilgraph_node_dp.sums import NoisySums, Then
 
@@ -78,7 +78,7 @@ class LocalPublisher(PaidPublisher):
             self._caches[self._labels] = label_cache or cache
 
     def features(self, x: Tensor) -> Tensor:
-        """Perturb and pay for the features of nodes, Tensor[N, d], or repeat an earlier release; in ``packed`` form.
+        """Perturb and pay for the features of nodes, Tensor[N, d], or repeat an earlier release; in ``to_wire`` form.
 
         Raises ``BudgetSpent``, or ``DataError`` for a value outside the declared range; then nothing was released or
         paid for.
@@ -86,7 +86,7 @@ class LocalPublisher(PaidPublisher):
         if not self.is_free:
             self.mechanism.check(x)
         cache = self._caches[self._features]
-        return cache.release(self._features, x, lambda rows: packed(self.mechanism.release(rows, self._source)))
+        return cache.release(self._features, x, lambda rows: to_wire(self.mechanism.release(rows, self._source)))
 
     def labels(self, labels: Tensor) -> Tensor:
         """Release labels by randomised response, Tensor[n] int64; ``BudgetSpent``, or ``ConfigError``: not its task."""

@@ -18,8 +18,8 @@ from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolE
 from veilgraph.core.tensor_file import Keeper
 from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
-from veilgraph.protocol.agreement import Hello, check_leave, room_said
-from veilgraph.protocol.bounds import agree_within_bounds
+from veilgraph.protocol.agreement import Hello, check_restart_allowed, stated_releases
+from veilgraph.protocol.bounds import agree_and_check_bounds
 from veilgraph.protocol.releases import RELEASE, depends_on
 from veilgraph.protocol.role import RoleContext
 from veilgraph_node_dp.mechanisms import AffineFeatures, FeatureMechanism, MultiBit, feature_mechanism
@@ -54,10 +54,10 @@ def exchange_releases(
         alignment=session.alignment,
         refuses=session.refuses or ("" if graph is None else _refusal(session, graph, publisher)),
         release=held,
-        steps=room_said(room if publisher is None else publisher.room()),
+        steps=stated_releases(room if publisher is None else publisher.room()),
         restarts=session.restarts,
     )
-    hellos = agree_within_bounds(session, mine, releases=True)
+    hellos = agree_and_check_bounds(session, mine, releases=True)
     columns = {holder: hellos[holder].features for holder in job.duties.releasing}
     classes = 0 if job.release.labels is None else hellos[job.release.labels.holder].classes
     if without := [holder for holder in job.duties.summing if hellos[holder].steps == 0]:
@@ -107,7 +107,7 @@ def _job_mechanism(job: NodeDpJob, columns: int) -> FeatureMechanism:
 
 
 def unpacked(values: Tensor, nodes: int, mechanism: FeatureMechanism) -> Tensor:
-    """Read what ``packed`` wrote, sparse_csr or strided, float32; raises ``ProtocolError`` for anything else."""
+    """Read what ``to_wire`` wrote, sparse_csr or strided, float32; raises ``ProtocolError`` for anything else."""
     columns = mechanism.features
     is_sampled = values.dtype == torch.int64
     if values.ndim != 2 or len(values) != nodes or not (is_sampled or values.shape[1] == columns):
@@ -236,7 +236,9 @@ def agreed_release(hellos: Mapping[PartyId, Hello], holders: Sequence[PartyId]) 
     if usual > 0 and held.count(usual) == len(numbers):
         return usual, False
     without = [other for other, number in numbers.items() if number != usual or number <= 0]
-    check_leave({other: hello.restarts for other, hello in hellos.items()}, without, "the release that was learnt from")
+    check_restart_allowed(
+        {other: hello.restarts for other, hello in hellos.items()}, without, "the release that was learnt from"
+    )
     return 1 + max(map(abs, numbers.values())), True
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, get_args
 import numpy as np
 
 from veilgraph.audit.attack import ATTACKS, Attack, AuditContext
-from veilgraph.audit.finding import Finding, Outcome, Secret, measured
+from veilgraph.audit.finding import Finding, Outcome, Secret, measure_outcome
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.protocol.evidence import Evidence, Sort
 from veilgraph.protocol.job_file import parse_job
@@ -137,7 +137,7 @@ class AttackConformance:
             assert not found.verdict.found, f"AUC {found.value.value:.3f}, p {found.verdict.p_value:.2g}"
 
     def _finding(self, outcome: Outcome) -> Finding:
-        found = measured(outcome, seed=0, level=LEVEL)
+        found = measure_outcome(outcome, seed=0, level=LEVEL)
         return Finding(SERVER, self.target, self.attack.secret, self.name, "planted", permitted=True, **found)
 
     def _evidence(self, **parts: Any) -> Evidence:  # noqa: ANN401 - fields of an Evidence

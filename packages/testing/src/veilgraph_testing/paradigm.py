@@ -19,7 +19,7 @@ from veilgraph.protocol.evidence import source_of
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import JOBS, parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal
-from veilgraph.protocol.messages import causes, rows_of, statements
+from veilgraph.protocol.messages import revelation_causes, revelation_statements, rows_of
 from veilgraph.protocol.paradigm import PARADIGMS, Paradigm, paradigm_of
 from veilgraph.runtime.launch.jobs import RunOptions, TrainResult, predict, resume, train
 from veilgraph.runtime.store.predictions import Predictions
@@ -113,14 +113,14 @@ class ParadigmConformance:
                 told = {each.name for row in rows if row.kind.name.lower() == line["kind"] for each in row.reveals}
                 assert set(line["reveals"]) <= told
                 said |= set(line["reveals"])
-        assert said == set(causes(settings))
-        assert said <= set(statements(settings))
+        assert said == set(revelation_causes(settings))
+        assert said <= set(revelation_statements(settings))
 
     def test_a_party_refuses_what_it_does_not_accept(self) -> None:
         settings = self.settings
         for holder in settings.data.names:
             revealed, rounds = (
-                tuple(causes(settings, holder)),
+                tuple(revelation_causes(settings, holder)),
                 1 if settings.passes.exchanges is None else settings.passes.exchanges[1],
             )
             accepted = LimitSettings(leakage=revealed, max_rounds=rounds)

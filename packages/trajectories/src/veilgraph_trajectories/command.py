@@ -9,7 +9,7 @@ from veilgraph.cli.app import command, data, option, override
 from veilgraph.cli.data import show_exported
 from veilgraph.cli.output import messages
 from veilgraph.core.deferred import deferred
-from veilgraph.core.settings import settled
+from veilgraph.core.settings import config_errors
 
 with deferred():
     from veilgraph_trajectories.export import export_trajectories
@@ -31,7 +31,7 @@ def export_command(
         --format (table_format): Of the tables.
         --set KEY=VALUE (changes): A setting of data.made, as cameras=2; may be given several times.
     """
-    with settled("trajectories"):
+    with config_errors("trajectories"):
         settings = TrajectoriesSettings.model_validate(dict(map(override, changes or ())))
     with messages().status("writing tables"):
         files = export_trajectories(settings, out, seed, table_format)

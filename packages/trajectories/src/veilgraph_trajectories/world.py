@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.settings import settled
+from veilgraph.core.settings import config_errors
 from veilgraph.graph.settings import holder_names
 from veilgraph_trajectories.near import pairs_in
 from veilgraph_trajectories.scenes import Scene, draw_scene
@@ -104,7 +104,7 @@ def trajectories(*, seed: int = 0, **settings: object) -> TrajectoriesWorld:
     Raises:
         ConfigError: a setting is none.
     """
-    with settled("trajectories"):
+    with config_errors("trajectories"):
         asked = TrajectoriesSettings.model_validate(settings)
     return trajectories_world(asked, seed)
 

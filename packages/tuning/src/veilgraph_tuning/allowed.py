@@ -8,7 +8,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.figures import LAST
 from veilgraph.protocol.job import JobSettings, adds_noise
-from veilgraph.runtime.store.lifetime import without
+from veilgraph.runtime.store.lifetime import holders_without_ledger
 from veilgraph.samples.shipped import with_overrides
 from veilgraph_tuning.space import Options, Space, Span, Value
 
@@ -52,7 +52,7 @@ def check_paid(job: JobSettings, lasting: Sequence[PartyId]) -> None:
     """
     if job.data.dataset is not None or not adds_noise(job):
         return
-    if passing := without(job, lasting):
+    if passing := holders_without_ledger(job, lasting):
         raise ConfigError(
             f"tune: every trial would publish data of {passing[0]} with noise once more, which no ledger counts; name "
             f"its ledger for life (ledgers={{{passing[0]!r}: ...}}, --ledger {passing[0]}=FOLDER), or tune on a public "

@@ -20,7 +20,7 @@ from veilgraph.graph.settings import DESCRIPTIONS
 from veilgraph.protocol.figures import LAST, LOSS
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult
-from veilgraph.runtime.launch.inputs import GivenIds, GivenParties, gather_inputs, lasting_of
+from veilgraph.runtime.launch.inputs import GivenIds, GivenParties, gather_inputs, holders_with_ledger
 from veilgraph.runtime.launch.jobs import Progress, RunOptions, TrainResult, align, resume, train
 from veilgraph.runtime.store.lifetime import GivenLedgers
 from veilgraph.runtime.store.records import EVIDENCE
@@ -274,7 +274,9 @@ class _Own:
         kept = {name: found.ledgers[name].ids for name in self.ids or () if name in found.ledgers}
         again = {**{name: each for name, each in kept.items() if each is not None}, **found.ids}
         ids = again if self.parties is not None and again else None
-        return replace(self, ids=ids, lasting=lasting_of(found, self.ledgers), aligns=found.settings.data.from_tables)
+        return replace(
+            self, ids=ids, lasting=holders_with_ledger(found, self.ledgers), aligns=found.settings.data.from_tables
+        )
 
 
 class _Trainings:

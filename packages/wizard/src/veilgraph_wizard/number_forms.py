@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from veilgraph.core.errors import DataError
 from veilgraph.tables.column_settings import NumberSettings
-from veilgraph.tables.source import Column, bare
+from veilgraph.tables.source import Column, strip_unit
 
 _SIGN: Final = r"[^\w\s.,'+()/:#*?!;-]{1,2}"
 _AROUND: Final = re.compile(
@@ -36,9 +36,9 @@ def number_forms(texts: Sequence[str]) -> tuple[NumberSettings, ...]:
     """
     if not texts:
         return ()
-    plain = bare(pa.array(texts, pa.string()), "").to_pylist()
+    plain = strip_unit(pa.array(texts, pa.string()), "").to_pylist()
     unit = _unit(plain)
-    if unit is None or not all(_NUMERIC.fullmatch(each) for each in bare(pa.array(plain), unit).to_pylist()):
+    if unit is None or not all(_NUMERIC.fullmatch(each) for each in strip_unit(pa.array(plain), unit).to_pylist()):
         return ()
     forms = (each.model_copy(update={"unit": unit}) for each in _FORMS)
     found = tuple(each for each in forms if _reads(texts, each))

@@ -25,7 +25,7 @@ import pyarrow.parquet
 
 from veilgraph.core.errors import DataError
 from veilgraph.tables.column_settings import SUFFIXES, FormatSettings, NumberSettings, is_parquet
-from veilgraph.tables.source import SAMPLE_BYTES, TRUTHS, Format, file_format, readable, stream, told_apart
+from veilgraph.tables.source import SAMPLE_BYTES, TRUTHS, Format, file_format, number_repeated_names, readable, stream
 from veilgraph_wizard.number_forms import number_forms
 
 Kind = Literal["number", "boolean", "date", "category", "text", "nothing", "constant", "identifier"]
@@ -282,7 +282,7 @@ def _csv_rows(path: Path, form: Format) -> tuple[list[str], list[Sequence[str | 
             f"{path}: no row has {len(names)} values (delimiter {form.delimiter!r}), as its first line has; the first "
             "line is to be the columns' names: delete what is above them, or write the party file by hand"
         )
-    return [*told_apart(names)], _spread(known)
+    return [*number_repeated_names(names)], _spread(known)
 
 
 def _spread(rows: list[Sequence[str | None]]) -> list[Sequence[str | None]]:

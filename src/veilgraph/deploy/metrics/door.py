@@ -14,7 +14,7 @@ from typing import Final
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import os_errors_as
 from veilgraph.core.text import Event
-from veilgraph.deploy.https import Door, Page, Route
+from veilgraph.deploy.https import HttpServer, Page, Route
 from veilgraph.link.nats_client import BrokerAddress
 
 _SHAPE: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:\[\]/]+)):(?P<port>\d{1,5})")
@@ -50,7 +50,7 @@ def read_address(text: str, *, beyond: bool) -> Address:
 
 
 @contextmanager
-def serving(address: Address, pages: Mapping[str, Callable[[], Page]]) -> Iterator[Address]:
+def serve_pages(address: Address, pages: Mapping[str, Callable[[], Page]]) -> Iterator[Address]:
     """Answer HTTP requests in a thread while the block lasts; yield the address, with the port that was free.
 
     ``pages`` are path → what makes its answer, called in the server's own thread, one at a time. Raises
@@ -59,7 +59,7 @@ def serving(address: Address, pages: Mapping[str, Callable[[], Page]]) -> Iterat
     what = f"--metrics {address}: cannot be listened at"
     with os_errors_as(ConfigError, what, "choose another", key="--metrics"):
         listener = socket.create_server((address.host, address.port), family=address.family)
-    door = Door({path: Route(lambda _body, make=make: make()) for path, make in pages.items()})  # type: ignore[misc]
+    door = HttpServer({path: Route(lambda _body, make=make: make()) for path, make in pages.items()})  # type: ignore[misc]
     thread = threading.Thread(target=door.run, args=(listener,), name="metrics", daemon=True)
     thread.start()
     try:
@@ -71,14 +71,14 @@ def serving(address: Address, pages: Mapping[str, Callable[[], Page]]) -> Iterat
 
 
 @contextmanager
-def watched(
+def serve_metrics(
     address: Address | None, made: Callable[[], Mapping[str, Callable[[], Page]]], report: Callable[[Event], None]
 ) -> Iterator[None]:
     """Serve the pages of ``made()`` while the block lasts, and report the address; do nothing where that is None."""
     if address is None:
         yield
         return
-    with serving(address, made()) as at:
+    with serve_pages(address, made()) as at:
         report(Event("metrics", f"metrics at http://{at}/metrics", address=str(at)))
         yield
 

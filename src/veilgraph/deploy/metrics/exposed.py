@@ -24,7 +24,7 @@ KEPT_S: Final = 1.0
 METRICS, READY, ALIVE = "/metrics", "/ready", "/healthz"
 
 
-class Watched(Collector):
+class Monitored(Collector):
     """Base of a monitored site or service: ``collect`` gives its current metrics, ``ready`` and ``alive`` its state."""
 
     def describe(self) -> Iterable[Metric]:
@@ -40,7 +40,7 @@ class Watched(Collector):
         return True, "alive"
 
 
-def pages(watched: Watched) -> Mapping[str, Callable[[], Page]]:
+def pages(watched: Monitored) -> Mapping[str, Callable[[], Page]]:
     """Path (/metrics, /ready, /healthz) → function that makes its answer, once a second at most."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(watched)
@@ -114,7 +114,7 @@ class Requests:
 
 
 @dataclass(frozen=True)
-class Served:
+class InferenceState:
     """State of the joint inference that a service answers from."""
 
     age_s: float
@@ -122,10 +122,10 @@ class Served:
     is_too_old: bool
 
 
-class WatchedService(Watched):
+class WatchedService(Monitored):
     """Metrics and readiness of a service."""
 
-    def __init__(self, served: Callable[[], Served], requests: Requests) -> None:
+    def __init__(self, served: Callable[[], InferenceState], requests: Requests) -> None:
         self._served, self._requests = served, requests
 
     def collect(self) -> Iterable[Metric]:

@@ -13,14 +13,14 @@ from prometheus_client.core import CounterMetricFamily, Metric
 
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.metrics.exposed import Watched, build, gauge, gauges
+from veilgraph.deploy.metrics.exposed import Monitored, build, gauge, gauges
 from veilgraph.deploy.progress import STATES, SiteJob, SiteJobs, drift_of, epsilon_of, site_processes, traffic_of
 from veilgraph.deploy.revocation import installed_list
 from veilgraph.deploy.site_process import STUCK_S, SiteWatch
 from veilgraph.protocol.consent import all_waiting
 
 
-class WatchedSite(Watched):
+class WatchedSite(Monitored):
     """Metrics and readiness of a site."""
 
     def __init__(self, kit: Kit, runs: Path, watch: SiteWatch) -> None:

@@ -72,7 +72,7 @@ def _unpack(buffer: Tensor, forms: Sequence[Form]) -> list[Tensor]:
     return parts
 
 
-def added(parts: Iterable[Tensor]) -> Tensor:
+def sum_parts(parts: Iterable[Tensor]) -> Tensor:
     """The sum of one or more tensors, in their ring."""
     return reduce(torch.add, parts)
 

@@ -12,7 +12,7 @@ dealer cannot know which before it has committed to it.
 
 A dealer that learns which dealing is opened could hang up whenever that one is wrong, and try again. So every holder
 records a check before it begins and clears the record once the dealing has proved right. A check that did not end
-counts as failed, in its own session by name and in every later session of the run (``unfinished``).
+counts as failed, in its own session by name and in every later session of the run (``failed_check_reason``).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def dealer_of(link: Link, holders: Sequence[PartyId], secrets: SecretSource, dea
     raise AssertionError
 
 
-def unfinished(keeper: Keeper) -> str:
+def failed_check_reason(keeper: Keeper) -> str:
     """Return why this dealer must not be used again; empty unless a check failed in an earlier session."""
     kept = keeper.get(_RECORD)
     if kept is None or kept.facts.get(_OPENED) is False:
@@ -91,7 +91,7 @@ def checked_link(
             if not torch.equal(told[:1], theirs):
                 raise _dealer_fault(dealer, f"it told {link.party} and {holder} of different keys of dealing {number}")
         if link.party == holders[0]:
-            opened = drawn(rate, secrets)
+            opened = flip_biased_coin(rate, secrets)
             keeper.put(_RECORD, {}, {_OPENED: opened})  # before the dealer hears of it, and could hang up
             broadcast(link, [*others, dealer], _dealing_tag(number, _DRAWN), torch.tensor([opened]))
         else:
@@ -111,7 +111,7 @@ def checked_link(
     raise AssertionError
 
 
-def drawn(rate: float, secrets: SecretSource) -> bool:
+def flip_biased_coin(rate: float, secrets: SecretSource) -> bool:
     """Return True with a probability of ``rate``."""
     return int.from_bytes(secrets(_DRAW_BYTES), "big") < rate * (1 << 8 * _DRAW_BYTES)
 

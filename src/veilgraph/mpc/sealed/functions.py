@@ -13,7 +13,7 @@ from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, concatenate
 
 BITS: Final = 18  # fractional bits of columns and activations
 ERROR_BITS: Final = 20  # of probabilities, and of errors that go back
@@ -40,7 +40,7 @@ def range_tests(wire: Wire, most: int) -> Wire:
     """
     blocks = wire.map(lambda part: torch.nn.functional.pad(part.reshape(-1), (0, -part.numel() % _BLOCK)))
     sums = blocks.map(lambda part: matmul(part.reshape(-1, _BLOCK), _signs().to(part)).reshape(-1))
-    return joined([sums, -sums]).plus(-most).halved(-wire.bits)
+    return concatenate([sums, -sums]).plus(-most).halved(-wire.bits)
 
 
 @cache
@@ -50,7 +50,7 @@ def _signs() -> Tensor:
     return (1 - 2 * (octets & 1)).reshape(_BLOCK, _TRIALS)
 
 
-def times(machine: Machine, left: Wire, right: Wire, bits: int = ERROR_BITS) -> Wire:
+def multiply_open(machine: Machine, left: Wire, right: Wire, bits: int = ERROR_BITS) -> Wire:
     """Multiply entry by entry, of one shape or broadcast, and open the product with ``bits``. Two rounds."""
     product = machine.product(torch.mul, left, right)
     return machine.open(product, product.bits - bits)
@@ -62,17 +62,17 @@ def relu(machine: Machine, wire: Wire) -> tuple[Wire, Bit]:
     return machine.open(machine.gate(positive, wire)), positive
 
 
-def largest(machine: Machine, wire: Wire) -> Wire:
+def row_max(machine: Machine, wire: Wire) -> Wire:
     """Return the maximum of every row: [T, C] → [T, 1]. Four rounds for each halving of C."""
     while wire.shape[1] > 1:
         half = wire.shape[1] // 2
         left, right = wire[:, :half], wire[:, half : 2 * half]
         found = machine.open(machine.choose(~machine.negative(left - right), left, right))
-        wire = joined([found, wire[:, 2 * half :]], 1) if wire.shape[1] % 2 else found
+        wire = concatenate([found, wire[:, 2 * half :]], 1) if wire.shape[1] % 2 else found
     return wire
 
 
-def largest_place(machine: Machine, wire: Wire) -> Wire:
+def argmax(machine: Machine, wire: Wire) -> Wire:
     """Return the argmax of every row, the first of equal ones: [T, C] → [T, 1], whole numbers."""
     places = machine.constant(torch.arange(wire.shape[1]).expand(wire.shape))
     while wire.shape[1] > 1:
@@ -83,8 +83,8 @@ def largest_place(machine: Machine, wire: Wire) -> Wire:
         found = machine.open(machine.choose(first, left, right))
         found_places = machine.open(machine.choose(first, places_left, places_right))
         if wire.shape[1] % 2:
-            found = joined([found, wire[:, 2 * half :]], 1)
-            found_places = joined([found_places, places[:, 2 * half :]], 1)
+            found = concatenate([found, wire[:, 2 * half :]], 1)
+            found_places = concatenate([found_places, places[:, 2 * half :]], 1)
         wire, places = found, found_places
     return places
 
@@ -97,7 +97,7 @@ def one_hot_of_largest(machine: Machine, wire: Wire) -> Summands:
     columns = wire.shape[1]
     finer = wire.times(1 << _TIE_BITS).halved(_TIE_BITS)
     apart = finer + machine.constant(2 * torch.arange(columns).flip(0).expand(wire.shape), finer.bits)
-    below = (apart - largest(machine, apart)).plus(2.0**-apart.bits)
+    below = (apart - row_max(machine, apart)).plus(2.0**-apart.bits)
     return machine.value(~machine.negative(below))
 
 
@@ -136,8 +136,8 @@ def reciprocal(machine: Machine, wire: Wire, most: int) -> Wire:
 
 def softmax(machine: Machine, logits: Wire) -> Wire:
     """Softmax of every row of logits: [T, C] → [T, C] with ``ERROR_BITS``."""
-    powers = exponential(machine, logits - largest(machine, logits))
-    return times(machine, powers, reciprocal(machine, powers.sum(1), logits.shape[1]), ERROR_BITS)
+    powers = exponential(machine, logits - row_max(machine, logits))
+    return multiply_open(machine, powers, reciprocal(machine, powers.sum(1), logits.shape[1]), ERROR_BITS)
 
 
 def inverse_root(machine: Machine, degrees: Summands, most: int, bits: int = FINE_BITS) -> Wire:
@@ -148,17 +148,17 @@ def inverse_root(machine: Machine, degrees: Summands, most: int, bits: int = FIN
     """
     degree = machine.open(degrees)
     powers = [4**k for k in range(1, math.ceil(math.log(max(most, 4), 4)) + 1)]
-    apart = joined([degree.plus(-power)[None] for power in powers])
+    apart = concatenate([degree.plus(-power)[None] for power in powers])
     reached = machine.value(~machine.negative(apart))
     half, quarter = _inverse_power(machine, reached, 2, bits), _inverse_power(machine, reached, 4, _QUARTER_BITS)
-    scaled = times(machine, degree, quarter, ERROR_BITS)
+    scaled = multiply_open(machine, degree, quarter, ERROR_BITS)
     line = scaled.scaled(-_LINE[1], ERROR_BITS)
     root = machine.open(machine.split(line), line.bits - ERROR_BITS).plus(_LINE[0])
     for _ in range(_ROOT_STEPS):
         square = machine.triple(root, root, scaled)
         error = (-machine.open(square, square.bits - ERROR_BITS)).plus(3.0)
         root = machine.open(machine.product(torch.mul, root, error), ERROR_BITS + 1, bits=ERROR_BITS)
-    return times(machine, root, half, bits)
+    return multiply_open(machine, root, half, bits)
 
 
 def _inverse_power(machine: Machine, reached: Summands, base: int, bits: int) -> Wire:

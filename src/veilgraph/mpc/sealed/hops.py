@@ -36,7 +36,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.link.collectives import broadcast, gather, receive_as
 from veilgraph.mpc.ring import encode
-from veilgraph.mpc.sealed.correlations import REMEDY, Dealer, Form, Holder, Operation, Round, added, check_places
+from veilgraph.mpc.sealed.correlations import REMEDY, Dealer, Form, Holder, Operation, Round, check_places, sum_parts
 from veilgraph.mpc.sealed.wire import Summands, Wire
 
 CHUNK_BYTES: Final = 8 << 20  # of the rows of a hop that are in hand at a time
@@ -367,7 +367,7 @@ def _deal_share(dealer: Dealer, graph: HiddenGraph, mask: Tensor, form: Form) ->
 
     def make() -> list[Tensor]:
         draws = [dealer.draw(holder, forms) for holder in dealer.others(graph.owner)]
-        spread_shares, turned, pick_shares, *more = map(added, zip(*draws, strict=True))
+        spread_shares, turned, pick_shares, *more = map(sum_parts, zip(*draws, strict=True))
         if graph.weights is not None:
             turned = graph.weights * turned - more[0]
         steps = torch.zeros(form[0], dtype=form[1])
@@ -423,7 +423,7 @@ class Pick(Operation[Summands]):
         random = shuffled(dealer.draw(self.owner, [((self.wire.shape[0],), torch.int64)])[0])
 
         def make() -> list[Tensor]:
-            others = added(dealer.draw(holder, [self._form])[0] for holder in dealer.others(self.owner))
+            others = sum_parts(dealer.draw(holder, [self._form])[0] for holder in dealer.others(self.owner))
             return [take_rows(self.wire.mask, random) - others]
 
         dealer.deal(self.owner, [self._form], make)

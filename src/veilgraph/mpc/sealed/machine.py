@@ -33,12 +33,12 @@ from veilgraph.mpc.sealed.correlations import (
     Pace,
     Result,
     Step,
-    added,
     size_of,
+    sum_parts,
 )
 from veilgraph.mpc.sealed.hops import HiddenGraph, Hide, Hop, Pick
 from veilgraph.mpc.sealed.opening import Open
-from veilgraph.mpc.sealed.wire import Bilinear, Bit, Ring, Summands, Wire, floating, plain_wire
+from veilgraph.mpc.sealed.wire import Bilinear, Bit, Ring, Summands, Wire, plain_wire, to_float64
 from veilgraph.privacy.geometric import two_sided
 
 
@@ -69,7 +69,7 @@ class Machine(ABC):
             Step(
                 hold=lambda holder: wire.known - wire.mask if holder.leads else -wire.mask,
                 deal=lambda _: torch.zeros_like(wire.mask),
-                plain=lambda: floating(wire.known * 2.0**wire.bits).round().to(torch.int64),
+                plain=lambda: to_float64(wire.known * 2.0**wire.bits).round().to(torch.int64),
             )
         )
 
@@ -93,7 +93,7 @@ class Machine(ABC):
             return Wire(None, dealer.draw(owner, forms)[0], bits, owner)
 
         sent = (owner,), self.holders, size_of(forms)
-        return self.run(Step(hold, deal, lambda: plain_wire(floating(values), bits), [[sent]]))
+        return self.run(Step(hold, deal, lambda: plain_wire(to_float64(values), bits), [[sent]]))
 
     def constant(self, values: Tensor, bits: int = 0) -> Wire:
         """Make public whole numbers, int64 in units of 2^−bits, a wire of Z_2^64. No message."""
@@ -101,7 +101,7 @@ class Machine(ABC):
             Step(
                 hold=lambda _: Wire(values, torch.zeros_like(values), bits),
                 deal=lambda dealer: Wire(None, dealer.zeros(values.shape), bits),
-                plain=lambda: plain_wire(floating(values) * 2.0**-bits, bits),
+                plain=lambda: plain_wire(to_float64(values) * 2.0**-bits, bits),
             )
         )
 
@@ -120,7 +120,7 @@ class Machine(ABC):
             Step(
                 hold,
                 deal=lambda dealer: Summands(dealer.zeros(size), bits),
-                plain=lambda: Summands(floating(torch.zeros(size) if values is None else values), bits),
+                plain=lambda: Summands(to_float64(torch.zeros(size) if values is None else values), bits),
             )
         )
 
@@ -154,7 +154,7 @@ class Machine(ABC):
                 for factors, whose in (((a, right.mask), right.owner), ((left.mask, b), left.owner))
                 if whose in (None, holder.party)
             ]
-            return Summands(-added(parts) if parts else function(left.mask, b), bits)
+            return Summands(-sum_parts(parts) if parts else function(left.mask, b), bits)
 
         return self.run(
             Step(
@@ -229,7 +229,7 @@ class Machine(ABC):
             Step(
                 hold,
                 deal=lambda _: Summands(torch.zeros_like(bit.mask), 0),
-                plain=lambda: Summands(floating(bit.known), 0),
+                plain=lambda: Summands(to_float64(bit.known), 0),
             )
         )
 
@@ -290,7 +290,7 @@ class Machine(ABC):
                 holder.link.send(to, tag, wire.mask.contiguous())
                 return None
             shares = gather(holder.link, holder.others, tag, wire.shape, wire.mask.dtype)
-            return floating(wire.known - wire.mask - added(shares.values())) * 2.0**-wire.bits
+            return to_float64(wire.known - wire.mask - sum_parts(shares.values())) * 2.0**-wire.bits
 
         sent = self.holders, (to,), prod(wire.shape) * wire.ring // 8
         return self.run(Step[Tensor | None](hold, Dealer.next, lambda: wire.known, [[sent]]))

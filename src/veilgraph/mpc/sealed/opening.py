@@ -18,7 +18,7 @@ from typing_extensions import override
 from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.link.collectives import exchange
 from veilgraph.mpc import bits as planes
-from veilgraph.mpc.sealed.correlations import NOBODY, Dealer, Form, Holder, Operation, Round, added, size_of
+from veilgraph.mpc.sealed.correlations import NOBODY, Dealer, Form, Holder, Operation, Round, size_of, sum_parts
 from veilgraph.mpc.sealed.wire import DTYPES, Ring, Summands, Wire, plain_wire
 
 GUARD: Final = 2  # an opened value of Z_2^n with truncation is below 2^(n − GUARD) in magnitude
@@ -102,7 +102,7 @@ class Open(Operation[Wire]):
         """Deal shares of the masked summand and, where the sum may wrap around, of what makes up for that."""
         dealer.next()
         draws = dealer.draws(self.dealt, self.own)
-        mask = added(own[-1] for _, own in draws.values())
+        mask = sum_parts(own[-1] for _, own in draws.values())
 
         def make() -> list[Tensor]:
             if self.by_bits and self.wraps:

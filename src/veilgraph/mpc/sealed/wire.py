@@ -124,7 +124,7 @@ def plain_wire(values: Tensor, bits: int, ring: Ring = 64) -> Wire:
     return Wire(values, torch.zeros((), dtype=DTYPES[ring]).expand(values.shape), bits)
 
 
-def floating(values: Tensor | None) -> Tensor:
+def to_float64(values: Tensor | None) -> Tensor:
     """Return numbers as the twin has them, float64; they must not be None."""
     assert values is not None
     return values.to(torch.float64)
@@ -136,7 +136,7 @@ def _require_public(public: Tensor | None) -> Tensor:
     return public
 
 
-def joined(wires: Sequence[Wire], dim: int = 0) -> Wire:
+def concatenate(wires: Sequence[Wire], dim: int = 0) -> Wire:
     """Concatenate wires along a dimension; one alone is not copied."""
     return wires[0] if len(wires) == 1 else _combine(wires, lambda parts: torch.cat(list(parts), dim))
 

@@ -45,8 +45,8 @@ from veilgraph.tables.columns import (
     check_same_columns,
     column_hashes,
     edge_columns,
-    in_order,
-    predicted,
+    prediction_kind,
+    reorder_columns,
     split_hash,
 )
 from veilgraph.tables.encode import fit_encoding
@@ -102,7 +102,7 @@ class SameColumnsData(seam.Data[J]):
                 continue
             columns: list[Compared] = [*feature_columns(own.settings, own.folder), *edge_columns(own.settings.edges)]
             nodes = own.settings.nodes
-            found.append((party, columns, column_hashes(columns, predicted(nodes), None, split_hash(nodes, ""))))
+            found.append((party, columns, column_hashes(columns, prediction_kind(nodes), None, split_hash(nodes, ""))))
         for place, (party, columns, mine) in enumerate(found):
             for other, _, theirs in found[place + 1 :]:
                 check_same_columns(party, columns, mine, other, theirs)
@@ -162,13 +162,13 @@ def collect(own: Preparation) -> Prepared:
     columns = feature_columns(party, organisation.folder) if encoding is None else encoding.columns
     compared: list[Compared] = [*columns, *edge_columns(party.edges)]
     split = split_hash(party.nodes, identity) if encoding is None else None  # in a prediction nothing learns
-    mine = column_hashes(compared, predicted(party.nodes), encoding, split)
+    mine = column_hashes(compared, prediction_kind(party.nodes), encoding, split)
     received = check_columns(link, others, compared, mine)
     if encoding is not None:
         table = read_table(party, organisation.folder, encoding, settings.data.feature_scaling, own.streams)
     else:
         first = received.get(names[0], mine)  # all holders' columns stand as the first holder's do
-        table = read_nodes(party, organisation.folder, in_order(columns, mine, first), own.streams)
+        table = read_nodes(party, organisation.folder, reorder_columns(columns, mine, first), own.streams)
         encoding = fit_encoding(table, settings.data.feature_scaling, Totals(link, names))
     order = np.array(own.streams.order("nodes", table.ids.to_pylist()), dtype=np.int64)
     table = table.take(order)  # in place of the other: tables may be large

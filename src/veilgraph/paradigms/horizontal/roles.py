@@ -23,7 +23,7 @@ from veilgraph.link.mailbox import MAX_UNREAD_BYTES, SLACK_BYTES
 from veilgraph.mpc.compare import MaxServer, SecureMax
 from veilgraph.mpc.mask import PairwiseMasks, sum_among
 from veilgraph.nn.calibration import Calibration
-from veilgraph.nn.layers import FACT_BITS, handed
+from veilgraph.nn.layers import FACT_BITS, zero_with_gradients
 from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.paradigms.horizontal import node_lists
 from veilgraph.paradigms.horizontal import twin as baselines
@@ -37,7 +37,7 @@ from veilgraph.paradigms.horizontal.network import (
     total,
 )
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
-from veilgraph.paradigms.horizontal.tally import learnt_task
+from veilgraph.paradigms.horizontal.tally import build_task
 from veilgraph.paradigms.vertical.roles import Background
 from veilgraph.protocol.agreement import Hello, Point, Start, same_count
 from veilgraph.protocol.bounds import agree_on_start
@@ -56,7 +56,7 @@ _SECURE_MAX: Final = 4
 """Times the default: what is dealt a step ahead for a secure maximum has many times the size of its rows."""
 
 
-def worth(together: Scores, alone: PlainResult | None) -> Record | None:
+def joint_and_alone_scores(together: Scores, alone: PlainResult | None) -> Record | None:
     """Record for a holder's own nodes each score of the joint model beside that of its model alone; None without."""
     if alone is None:
         return None
@@ -112,7 +112,7 @@ class HorizontalHolder(SharedJudge):
         )
         self.model = PartyModel(session, {"holder": self._network})
         balanced = session.settings.train.class_weights == "balanced"
-        self._task = learnt_task(self._learnt, self._network, outputs, self._transition, balanced=balanced)
+        self._task = build_task(self._learnt, self._network, outputs, self._transition, balanced=balanced)
         self._widths = layer_widths(self._settings, graph.num_features)
         self._masks = PairwiseMasks.agree(
             session.link, session.holders, session.secrets, rounding_key=session.rounding_key
@@ -194,7 +194,7 @@ class HorizontalHolder(SharedJudge):
             gradient = self._cut.gradient(step, index + 1, tuple(self._sent[index].shape))  # type: ignore[arg-type]
             if self._secure is not None:
                 gradient = gradient * self._wins[index]
-            backward(handed([self._sent[index]], [gradient]))
+            backward(zero_with_gradients([self._sent[index]], [gradient]))
             if index:
                 self._cut.publish_gradient(step, index, gradient_of(self._inputs[index - 1]))
         self._sum_gradients(step, loss)
@@ -228,7 +228,7 @@ class HorizontalHolder(SharedJudge):
             return None
         part = HorizontalPart(self.graph, torch.arange(self.graph.num_nodes))
         mine = task.scores(task.tally(self.graph, self.logits.detach()))
-        return worth(mine, baselines.alone(job, part, lambda _: None))
+        return joint_and_alone_scores(mine, baselines.alone(job, part, lambda _: None))
 
     @override
     def calibration(self, probabilities: Tensor) -> Calibration | None:
@@ -328,7 +328,7 @@ class HorizontalServer(Role):
             tag = Tag(Kind.GRADIENT, step, index + 1)
             gradient = self._total(self._receive_from_all(tag, output.shape[1]))
             if output.requires_grad:
-                backward(handed([output], [gradient]))
+                backward(zero_with_gradients([output], [gradient]))
             if index in learning_layers(self._settings):
                 self._send_gradients(tag, self._pieces[index])
 

@@ -139,12 +139,7 @@ _GRADIENTS: Final = Exposed("gradients", "{sender}'s gradients of the global emb
 
 
 def _grad_rows(
-    ends: Route[Any],
-    what: str,
-    why: str,
-    *when: _Fact,
-    forms: tuple[WireFormat, ...],
-    exposed: Exposed | None = None,
+    ends: Route[Any], what: str, why: str, *when: _Fact, forms: tuple[WireFormat, ...], exposed: Exposed | None = None
 ) -> list[_Row]:
     """Build a gradient's message rows: of true labels, of numbers, of perturbed labels, and of its non-zero rows."""
     of = partial(_Row, Kind.GRADIENT, ends)

@@ -14,10 +14,10 @@ from veilgraph.nn.layers import Activation, Probability
 from veilgraph.paradigms.horizontal.tally import VALUE_MEASURES, LearntSettings
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures, selecting
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, Passes, job_of, require
-from veilgraph.protocol.preset import Choice, Said
+from veilgraph.protocol.preset import Choice, JobContent
 
 
-def same_columns(said: Said, *, classes: bool) -> Iterator[Choice]:
+def same_columns(said: JobContent, *, classes: bool) -> Iterator[Choice]:
     """Preset choices that suit the data of holders of the same columns; ``classes``: the task predicts classes."""
     if said.get("data.dataset") in OF_WORDS:
         yield Choice("data.feature_scaling", "row", "words of one unit, few of them at a node")
@@ -132,12 +132,12 @@ class HorizontalJob(JobSettings):
     @classmethod
     def _select(cls, data: object) -> object:
         """Give a job of task ``values`` without ``train.select_by`` the first of ``VALUE_MEASURES`` to select by."""
-        is_values = isinstance(data, Mapping) and Said(data).get("horizontal.task.name") == "values"
+        is_values = isinstance(data, Mapping) and JobContent(data).get("horizontal.task.name") == "values"
         return selecting(data, VALUE_MEASURES) if is_values and isinstance(data, Mapping) else data
 
     @classmethod
     @override
-    def choices(cls, said: Said) -> Iterable[Choice]:
+    def choices(cls, said: JobContent) -> Iterable[Choice]:
         """Preset choices that suit a horizontal job's task and data."""
         yield Choice("model.server.batch_norm", True, "maxima over neighbours grow with degrees and layers")
         classes = said.get("horizontal.task.name", "classes") == "classes"

@@ -123,7 +123,7 @@ class LearntSettings(TargetBounds):
         return 1 if self.is_values else graph.num_classes or 0
 
 
-class Answers(ABC):
+class TallyTask(ABC):
     """A task, classification or regression: its loss, and scores computed from tallies summed over the holders."""
 
     tally_bits: ClassVar[int]  # fractional bits of a tally that is added up
@@ -159,7 +159,7 @@ class Answers(ABC):
         return None
 
 
-class Regression(Answers):
+class Regression(TallyTask):
     """Squared error of standardised targets z = (y − centre)/scale; MAE, RMSE and R² of sums over the holders.
 
     Centre and scale are (low + high)/2 and (high − low)/2 where the job states bounds. Else they are mean and standard
@@ -257,7 +257,7 @@ def _mean_and_magnitude(facts: Tensor) -> tuple[float, float]:
     return float(facts[1]) / count, size or 1.0
 
 
-class Classification(Answers):
+class Classification(TallyTask):
     """Cross-entropy of C classes; scores of summed losses, class counts and score histograms.
 
     A tally, Tensor[3 + 3·C² + 4·K·B] float64, has the summed losses of training, validation and test nodes, the counts
@@ -357,16 +357,16 @@ class Classification(Answers):
         return Predicted(output.detach().softmax(dim=1))
 
 
-def learnt_task(
+def build_task(
     task: LearntSettings,
     network: FactNetwork,
     outputs: int,
     transition: Tensor | None = None,
     *,
     balanced: bool = False,
-) -> Answers:
+) -> TallyTask:
     """Build a job's task, and reserve facts in ``network`` for its ``sums_before``; ``balanced`` weighs classes."""
-    found: Answers = Classification(outputs, transition, network if balanced else None)
+    found: TallyTask = Classification(outputs, transition, network if balanced else None)
     if task.is_values:
         found = Regression(task, network)
     network.keep_facts(sum(found.sums_before))

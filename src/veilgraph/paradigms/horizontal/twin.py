@@ -22,13 +22,13 @@ from veilgraph.core.types import MASKS, SERVER, PartyId
 from veilgraph.graph.features import choose_rows
 from veilgraph.graph.partition import HorizontalPart, pool_parts, positions, without_duplicates
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.mask import masked_sum
+from veilgraph.mpc.mask import plain_sum
 from veilgraph.nn.layers import Adam
 from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.paradigms.horizontal.network import LayeredHolder, LayeredServer, total
 from veilgraph.paradigms.horizontal.node_lists import SHARED
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, HorizontalSettings
-from veilgraph.paradigms.horizontal.tally import LearntSettings, learnt_task
+from veilgraph.paradigms.horizontal.tally import LearntSettings, build_task
 from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Objective, Predicted
@@ -78,13 +78,13 @@ class LayeredNetwork(Network):
         columns, shared = pooled.num_features, LearningStreams(seed, SHARED)
         self.holder = LayeredHolder(settings, columns, outputs, shared, dtype, pooled.num_edge_features)
         balanced = train.class_weights == "balanced"
-        self._task = learnt_task(learnt, self.holder, outputs, transition, balanced=balanced)
+        self._task = build_task(learnt, self.holder, outputs, transition, balanced=balanced)
         self._graphs = [part.graph for part in parts]
         self.server = LayeredServer(settings, columns, self._streams, dtype)
         self._examples = sum(map(self._task.examples, self._graphs))
         self.holder.gather(
             self._task.sums_before,
-            lambda _, known: masked_sum([self._task.gathered(graph, known) for graph in self._graphs]),
+            lambda _, known: plain_sum([self._task.gathered(graph, known) for graph in self._graphs]),
         )
         self._pooled = pooled
         self._judge = None if learnt.is_values else Objective(pooled, train, dtype, transition)

@@ -26,7 +26,7 @@ from typing_extensions import override
 from veilgraph.core.errors import DataError, RunError, VeilgraphError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.view import Seen
+from veilgraph.link.view import ViewEntry
 from veilgraph.mpc.sealed.hops import steps_of
 from veilgraph.paradigms.sealed.inputs import hidden_edges
 from veilgraph.paradigms.sealed.networks.voting import VOTES
@@ -67,7 +67,7 @@ _ROUNDING: Final = 0.1  # by which normal scores may differ for what is rounded,
 _TAIL: Final = 60.0  # times 1/ε: noise is farther out with a chance of e^-60
 _LEAST: Final = 1e-300
 
-Pieces = tuple[Seen, ...]
+Pieces = tuple[ViewEntry, ...]
 
 
 class SealedSource(Source):
@@ -250,12 +250,12 @@ def normal_scores(noise: Tensor, epsilon: float, entries: int, places: np.random
     return np.asarray(ndtri((below[found] + places.uniform(size=found.shape) * law[found]).clip(_LEAST, 1 - _LEAST)))
 
 
-def _is_of_edges(view: View, seen: Seen) -> bool:
+def _is_of_edges(view: View, seen: ViewEntry) -> bool:
     """Whether a PLACEMENT message is about edges: it is longer than the number of nodes."""
     return seen.shape[0] > _nodes(view)
 
 
-def _slots(view: View, seen: Seen) -> int:
+def _slots(view: View, seen: ViewEntry) -> int:
     """N plus the padded number of edges, from the length of a PLACEMENT message about edges."""
     return (seen.shape[0] - _nodes(view)) // (3 if sealed(view.settings).model.edge_weights else 2)
 
@@ -282,7 +282,7 @@ def noise_from(views: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Ev
         yield from _as_noise(first, f"{words}, added up", tuple(outside), _opened(first, kind))
 
 
-def _received_by(views: Sequence[View], kind: Kind, sender: PartyId) -> Iterator[Seen]:
+def _received_by(views: Sequence[View], kind: Kind, sender: PartyId) -> Iterator[ViewEntry]:
     """Messages of a kind from ``sender`` to several holders; those of one session and tag follow each other."""
     some = [{(seen.session, seen.tag): seen for seen in view.received(kind, sender)} for view in views]
     for key in dict.fromkeys(key for one in some for key in one):
@@ -341,7 +341,7 @@ def _sharing_low_bits(one: Sequence[Unsigned], other: Sequence[Unsigned]) -> tup
     return {place for place, _ in pairs}, {again for _, again in pairs}
 
 
-def _is_copy(before: tuple[Seen, Ciphertext], after: tuple[Seen, Ciphertext]) -> bool:
+def _is_copy(before: tuple[ViewEntry, Ciphertext], after: tuple[ViewEntry, Ciphertext]) -> bool:
     """Whether a message to all holders is the same one that another holder got just before."""
     (one, first), (other, second) = before, after
     same = (one.sender, one.session, one.tag) == (other.sender, other.session, other.tag)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.sealed.stacking import Floats, Regression, Said
+from veilgraph.paradigms.sealed.stacking import Floats, Regression, RegressionInputs
 from veilgraph.privacy.geometric import variance
 
 _RATES: Final = np.linspace(0.05, 0.95, 8)  # quantiles of degrees that stand for all of them
@@ -49,7 +49,7 @@ def epsilon_for(votes: float) -> float:
 
 
 @dataclass(frozen=True)
-class Known:
+class LabelKnowledge:
     """What the label holder knows of the R nodes whose votes are opened.
 
     Attributes:
@@ -74,21 +74,23 @@ class Known:
         return np.asarray((self.graph.labels if self.rows is None else self.graph.labels[self.rows]).numpy())
 
 
-def with_votes(scores: Tensor, votes: Tensor, epsilon: float, known: Known, *, classes_alone: bool = False) -> Tensor:
+def with_votes(
+    scores: Tensor, votes: Tensor, epsilon: float, known: LabelKnowledge, *, classes_alone: bool = False
+) -> Tensor:
     """Combine the model's logits and noisy votes at ε, each float64 [R, C], into logits of the same shape.
 
     Both are weighed by a fit on validation nodes. ``classes_alone``: of ``scores`` only the largest counts.
     """
-    said = of_classes(scores.argmax(1), known) if classes_alone else scores.log_softmax(1)
+    said = class_log_probabilities(scores.argmax(1), known) if classes_alone else scores.log_softmax(1)
     own, judged = said.numpy(), known.of("val") & (known.labels >= 0)
-    told = likelihood(votes.numpy(), epsilon, known, own.argmax(1))
-    both, weights = Said([own, told], np.empty((len(own), 0))), np.array(_USUAL)
+    told = vote_log_likelihood(votes.numpy(), epsilon, known, own.argmax(1))
+    both, weights = RegressionInputs([own, told], np.empty((len(own), 0))), np.array(_USUAL)
     if judged.any():
         weights = Regression(known.labels[judged], np.ones(known.classes)).fitted(both.of(judged), _USUAL, _RIDGE)
     return torch.from_numpy(both.sums(weights))
 
 
-def of_classes(predicted: Tensor, known: Known) -> Tensor:
+def class_log_probabilities(predicted: Tensor, known: LabelKnowledge) -> Tensor:
     """Log-probabilities of true classes given predicted ones, int64 [R], counted on validation nodes: [R, C]."""
     classes, found = known.classes, predicted.numpy()
     judged = known.of("val") & (known.labels >= 0)
@@ -97,7 +99,9 @@ def of_classes(predicted: Tensor, known: Known) -> Tensor:
     return torch.from_numpy(np.log(counts / counts.sum(1, keepdims=True))[found])
 
 
-def likelihood(votes: Floats, epsilon: float, known: Known, predicted: npt.NDArray[np.int64]) -> Floats:
+def vote_log_likelihood(
+    votes: Floats, epsilon: float, known: LabelKnowledge, predicted: npt.NDArray[np.int64]
+) -> Floats:
     """Log-likelihood of each row of noisy votes [R, C] under each class, up to a constant: [R, C]; 0 at training nodes.
 
     ``predicted`` are the rows' classes by the model. All is 0 where 1/ε is so large that votes say nothing.
@@ -134,7 +138,7 @@ def _log_likelihood(values: npt.NDArray[np.int64], epsilon: float, shares: Float
     return found - math.log(len(rates))
 
 
-def _rates(known: Known, counted: npt.NDArray[np.bool_]) -> Floats:
+def _rates(known: LabelKnowledge, counted: npt.NDArray[np.bool_]) -> Floats:
     """Relative total vote rates, with mean 1: quantiles of own degrees, or of an exponential law without own edges."""
     degrees = torch.bincount(known.graph.edge_index[1], minlength=known.graph.num_nodes)
     own = (degrees if known.rows is None else degrees[known.rows]).numpy()[counted]
@@ -142,7 +146,7 @@ def _rates(known: Known, counted: npt.NDArray[np.bool_]) -> Floats:
     return np.asarray(np.maximum(spread / spread.mean(), 0.05))
 
 
-def _neighbour_classes(known: Known, predicted: npt.NDArray[np.int64]) -> Floats:
+def _neighbour_classes(known: LabelKnowledge, predicted: npt.NDArray[np.int64]) -> Floats:
     """Shares of classes among the neighbours, over own edges, of training nodes of each class: [C, C], rows sum to 1.
 
     A neighbour counts with its label if it is trained on, else with its predicted class, if it has one.

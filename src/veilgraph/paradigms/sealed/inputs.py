@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
-from veilgraph.graph.partition import oriented
+from veilgraph.graph.partition import orient_pairs
 from veilgraph.graph.party import PartyGraph, check_classes, pairs_once
 from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.plan import (
@@ -117,7 +117,7 @@ def slots_of(job: SealedJob, edges: int) -> int:
     return padded(edges) if job.model.edge_slots is None else job.model.edge_slots
 
 
-def neighbours_told(job: SealedJob, party: PartyId, most: float) -> int:
+def stated_neighbours(job: SealedJob, party: PartyId, most: float) -> int:
     """Round a holder's most edges at a node up to 2^k − 1, as it states them; 0 where the job sets the bound."""
     rule = job.inputs.degree_rules.get(party)
     if rule is None or rule[1] is not None:
@@ -263,8 +263,8 @@ def _check_edges(job: SealedJob, common: PartyGraph, weights: Tensor | None) -> 
 
 
 def hidden_edges(job: SealedJob, graph: PartyGraph) -> Tensor:
-    """Edges between common nodes that a holder puts in: with noise on its votes, ``oriented`` ones: int64 [2, E]."""
-    return oriented(graph.edge_index, job.seed) if _is_noised(job, graph.party) else graph.edge_index
+    """Edges between common nodes that a holder puts in: with noise on its votes, by ``orient_pairs``: int64 [2, E]."""
+    return orient_pairs(graph.edge_index, job.seed) if _is_noised(job, graph.party) else graph.edge_index
 
 
 def _is_noised(job: SealedJob, party: PartyId) -> bool:

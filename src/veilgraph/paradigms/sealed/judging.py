@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from veilgraph.mpc.ring import matmul
-from veilgraph.mpc.sealed.functions import largest
+from veilgraph.mpc.sealed.functions import row_max
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, concatenate
 from veilgraph.paradigms.sealed.learners import Learners
 from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.networks.propagation import one_hot
@@ -50,7 +50,7 @@ class Validation:
     def _right_nodes(self, logits: Wire, classes: Wire) -> Summands:
         """Count nodes of whose logits none is above that of their class, by one-hot ``classes`` [V, C]: [1, 1]."""
         own = self._machine.product(torch.mul, logits, classes).map(lambda part: part.sum(1, keepdim=True))
-        right = ~self._machine.negative(self._machine.open(own) - largest(self._machine, logits))
+        right = ~self._machine.negative(self._machine.open(own) - row_max(self._machine, logits))
         return self._machine.value(right).map(lambda part: part.sum(0, keepdim=True))
 
     def _right_pairs(self, logits: Wire, classes: Wire) -> Summands:
@@ -93,7 +93,7 @@ def mean_where(network: Network, better: Bit, earlier: Part, own: Part) -> list[
         # Half of both, but for what goes into hidden layers, of which each has its own.
         halves, layers = (first - second)[:, :classes], first[:, classes:].times(2)
         everywhere = better.map(partial(torch.broadcast_to, size=second.shape))
-        twice = machine.split(second).times(2) + machine.gate(everywhere, joined([halves, layers], 1))
+        twice = machine.split(second).times(2) + machine.gate(everywhere, concatenate([halves, layers], 1))
         mean.append(machine.open(twice.halved(1), 1))
     return mean
 

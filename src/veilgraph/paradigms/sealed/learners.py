@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Summands, Wire, joined
+from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate
 from veilgraph.paradigms.sealed.plan import Block, Context
 
 Rows = Literal["training", "validation", "asked"]
@@ -30,7 +30,7 @@ class Learners:
             if size := self._count(rows, block):
                 own = self._context.of(holder, what)
                 parts.append(self._machine.put(holder, None if own is None else made(own), (size, width), bits))
-        return joined(parts).map(partial(self._interleave, rows))
+        return concatenate(parts).map(partial(self._interleave, rows))
 
     def pick(self, what: str, rows: Rows, wire: Wire) -> Summands:
         """Pick rows of a wire [N, d] by attribute ``what`` of each holder's ``OwnData``, a secret: [T, V or R, d]."""

@@ -13,7 +13,7 @@ import torch
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import counted, listed
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.partition import isolate, pool
+from veilgraph.graph.partition import holder_alone, pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.mailbox import SLACK_BYTES
@@ -26,9 +26,9 @@ from veilgraph.paradigms.sealed.inputs import (
     WIDE,
     fit_bounds_to,
     max_degree_of,
-    neighbours_told,
     plan_of,
     slots_of,
+    stated_neighbours,
     trials_of,
 )
 from veilgraph.paradigms.sealed.plan import (
@@ -51,7 +51,7 @@ from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
 from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder
 from veilgraph.paradigms.sealed.rows import ROWS
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, SealedJob, sealed
-from veilgraph.paradigms.sealed.twin import check_ranges, in_one_place
+from veilgraph.paradigms.sealed.twin import check_ranges, train_plain
 from veilgraph.privacy.plan import Plan as ReleasePlan
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import AlignedData, AlignedSessions
@@ -231,7 +231,7 @@ class _SealedSessions(AlignedSessions[SealedJob]):
             )
         likely = _LIKELY // len(sizes)
         most = {party: likely if own.neighbours is None else own.neighbours for party, own in sizes.items()}
-        told = [neighbours_told(job, *each) for each in most.items()]
+        told = [stated_neighbours(job, *each) for each in most.items()]
         whole = Sizes(
             nodes,
             label_holder.training,
@@ -367,11 +367,11 @@ class _SealedGuarantee(Guarantee[SealedJob]):
 class _SealedBaselines(Baselines[SealedJob]):
     def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult:
         job = sealed(inputs.settings)
-        return in_one_place(job, isolate(inputs.graphs, holder, job.data.label_party), progress)
+        return train_plain(job, holder_alone(inputs.graphs, holder, job.data.label_party), progress)
 
     def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
         job = sealed(inputs.settings)
-        return in_one_place(job, pool(inputs.graphs, job.data.label_party), progress)
+        return train_plain(job, pool(inputs.graphs, job.data.label_party), progress)
 
     def beside(self, job: SealedJob) -> Mapping[str, Any]:
         return {"paradigm": "vertical"}

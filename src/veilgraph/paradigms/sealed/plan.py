@@ -5,7 +5,7 @@
 The label holder's own edges, and everybody's columns, are computed on as they are. Of the other holders' edges nothing
 is used but votes. Y are one-hot rows of y_u: u's label where it is a training node, else the class that the model takes
 it for, which is trained without these edges. t_u is 1 at training nodes, else 0. A public draw
-(``graph.partition.oriented``) has every pair of nodes that holder i records point from one end to the other:
+(``graph.partition.orient_pairs``) has every pair of nodes that holder i records point from one end to the other:
 P_i(v, u) = 1 where it points from u to v.
 
     H = (1 − t)·(Σ_i P_i·Y + P_iᵀ·(t·Y)) + noise, row by row,

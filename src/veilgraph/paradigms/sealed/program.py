@@ -13,9 +13,9 @@ from torch import Tensor
 
 from veilgraph.core.errors import RangeOverflow, RunError
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.sealed.functions import ERROR_BITS, largest_place, range_tests, softmax, times
+from veilgraph.mpc.sealed.functions import ERROR_BITS, argmax, multiply_open, range_tests, softmax
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, concatenate
 from veilgraph.paradigms.sealed.judging import Validation, mean_where
 from veilgraph.paradigms.sealed.learners import Learners
 from veilgraph.paradigms.sealed.networks import network_of
@@ -37,7 +37,7 @@ _FAILED: Final = "earlier.failed"
 
 
 @dataclass(frozen=True)
-class Earlier:
+class BestBefore:
     """The best network when a trial began: the trials it is the mean of, its weights, and its failed range tests."""
 
     members: tuple[int, ...]
@@ -65,7 +65,7 @@ class SealedProgram:
         """Trials and the weights that are their mean, as they were last judged; None: those of the trial by itself."""
         self.told: Tensor | None = None
         """What the label holder learned beside the newest prediction: noisy votes [N, C], or [R, C]."""
-        self._earlier: Earlier | None = None
+        self._earlier: BestBefore | None = None
         self._beside: tuple[Wire, Bit] | None = None
         self._weights: list[Wire] | None = None
         self._untested: list[Wire] = []
@@ -213,11 +213,13 @@ class SealedProgram:
         self._switch_to(*members)
         return members
 
-    def _restore_earlier(self, saved: Mapping[str, Tensor], kind: str) -> Earlier:
+    def _restore_earlier(self, saved: Mapping[str, Tensor], kind: str) -> BestBefore:
         """Restore shares with names that begin with ``kind`` as the best network so far; it becomes the network's."""
         members = self._take_saved(saved, f"{kind}.trial")
         weights = self._restore_all(saved, kind, self.network.shapes, WEIGHT_BITS)
-        return Earlier(members, weights, self._restore_wire(saved, OUTSIDE if kind == "weight" else _FAILED, (1,), 0))
+        return BestBefore(
+            members, weights, self._restore_wire(saved, OUTSIDE if kind == "weight" else _FAILED, (1,), 0)
+        )
 
     def _restore_all(
         self, saved: Mapping[str, Tensor], kind: str, shapes: Sequence[tuple[int, int]], bits: int
@@ -250,7 +252,7 @@ class SealedProgram:
         passed = self.network.forward(self.learned, wanted, self._left_after(taken))
         error = softmax(machine, passed.logits) - targets[wanted]
         if row_weights is not None:
-            error = times(machine, error, row_weights[wanted])
+            error = multiply_open(machine, error, row_weights[wanted])
         rate = self._rates[trial]
         bits = max(self._scale, _LEAST_BITS)
         for place, gradient in enumerate(self.network.backward(self.learned, passed, error)):
@@ -305,7 +307,7 @@ class SealedProgram:
             most = 1 << min(12, 22 - max(self._scale, _LEAST_BITS))
             tests += [range_tests(velocity, most) for velocity in self.velocities if velocity is not None]
             tests += [range_tests(weight, MOST_WEIGHT) for weight in self.learned]
-        failed = machine.value(~machine.negative(joined(tests)))
+        failed = machine.value(~machine.negative(concatenate(tests)))
         return failed.map(lambda part: part.sum(0, keepdim=True)) + machine.split(self.outside)
 
     def check_range(self, outside: Wire) -> None:
@@ -350,14 +352,14 @@ class SealedProgram:
         inside = self._is_in_range(machine.open(self._failed_tests()))
         told = machine.open(machine.gate(inside, right))
         if self._context.plan.ranks and len(self._context.learners) > 1:
-            told = joined([told, self._validation.pairs], 1)
+            told = concatenate([told, self._validation.pairs], 1)
         found = [machine.reveal(told, holder) for holder in self._context.learners]
         return next((each for each in found if each is not None), None)
 
     def _is_in_range(self, outside: Wire) -> Bit:
         return ~self._machine.negative(-outside[:, None])
 
-    def _judged_beside(self, earlier: Earlier) -> tuple[Wire, Bit]:
+    def _judged_beside(self, earlier: BestBefore) -> tuple[Wire, Bit]:
         """Logits [V, C] of the earlier network, and whether all its range tests passed; once a trial."""
         trial, outside = self.trial, self.outside
         self._switch_to(*earlier.members)
@@ -383,7 +385,7 @@ class SealedProgram:
         if asked:
             values = machine.open(learners.pick("asked", "asked", values))
         if context.plan.output == "classes":
-            found = largest_place(machine, values)
+            found = argmax(machine, values)
         else:
             # Under a fresh mask: that of the logits is in other values as well.
             found = machine.open(machine.split(values[:, 1:] - values[:, :1]))
@@ -408,7 +410,7 @@ class SealedProgram:
             if not parts:  # blocks of the label holder alone
                 continue
             blocks = [first[rows] for rows in parts.values()]
-            told = machine.reveal(machine.open(machine.split(joined(blocks))), holder)
+            told = machine.reveal(machine.open(machine.split(concatenate(blocks))), holder)
             if told is not None:
                 sizes = [block.shape[0] for block in blocks]
                 found[holder] = dict(zip(parts, torch.split(told, sizes), strict=True))

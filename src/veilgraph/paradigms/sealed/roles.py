@@ -22,28 +22,28 @@ from veilgraph.core.tensor_file import Keeper
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import gather
-from veilgraph.mpc.sealed.cut_and_choose import Dealing, checked_link, dealer_of, unfinished
+from veilgraph.mpc.sealed.cut_and_choose import Dealing, checked_link, dealer_of, failed_check_reason
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine
 from veilgraph.nn.calibration import Calibration
 from veilgraph.paradigms.sealed.boosting import Examples
-from veilgraph.paradigms.sealed.evidence import Known, with_votes
+from veilgraph.paradigms.sealed.evidence import LabelKnowledge, with_votes
 from veilgraph.paradigms.sealed.inputs import (
     examples_of,
     max_degree_of,
     most_right,
-    neighbours_told,
     own_data,
     plan_of,
     slots_of,
+    stated_neighbours,
     with_labels,
     with_scores,
 )
 from veilgraph.paradigms.sealed.plan import BOOSTING, Context, OwnData, Sizes, epsilon_of
 from veilgraph.paradigms.sealed.program import OUTSIDE, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
-from veilgraph.paradigms.sealed.stacking import Stacking, fitted
+from veilgraph.paradigms.sealed.stacking import Stacking, fit_stacking
 from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
-from veilgraph.protocol.bounds import agree_within_bounds
+from veilgraph.protocol.bounds import agree_and_check_bounds
 from veilgraph.protocol.figures import CLASS_MEASURES, Scores
 from veilgraph.protocol.judge import Judge, Objective, Predicted
 from veilgraph.protocol.role import PartyModel, Role, RoleContext
@@ -200,7 +200,7 @@ class SealedRole(Role):
         stated = self.hello().model_copy(
             update={"checkpoints": list(held), "nonce": session.nonce(), "refuses": session.refuses or self.declines()}
         )
-        hellos = agree_within_bounds(session, stated)
+        hellos = agree_and_check_bounds(session, stated)
         start = agreed_start(session.link.party, hellos)
         sizes = self.sizes({holder: hellos[holder] for holder in session.holders})
         self.nodes, self._asked = sizes.nodes, sizes.asked
@@ -457,7 +457,7 @@ class SealedHolder(SealedRole):
             "nodes": self.graph.common,
             "features": self.graph.num_features,
             "edges": slots_of(self._job, self._own.edges.shape[1]),
-            "neighbours": neighbours_told(self._job, self.graph.party, self.graph.most_edges_at_a_node()),
+            "neighbours": stated_neighbours(self._job, self.graph.party, self.graph.most_edges_at_a_node()),
         }
         return super().hello().model_copy(update=stated)
 
@@ -474,7 +474,7 @@ class SealedHolder(SealedRole):
     @override
     def declines(self) -> str:
         """Why this holder takes no part: an earlier dealer check failed, or the budget cannot pay for a training."""
-        failed = unfinished(self.session.keeper) if self._job.dealer_checks else ""
+        failed = failed_check_reason(self.session.keeper) if self._job.dealer_checks else ""
         return failed or (self.session.publisher.refusal() if self._learns and self._is_new else "")
 
     @override
@@ -608,7 +608,7 @@ class SealedLabelHolder(SealedHolder, Judge):
         """Add what this holder's own edges say to the logits: fit and save the stacking in training, else use it."""
         graph = self.labelled()
         if self._trains:
-            self._stacking = fitted(scores, graph, self._objective.weights)
+            self._stacking = fit_stacking(scores, graph, self._objective.weights)
             self.session.keeper.put(_STACKED, vars(self._stacking), {})
         return self._stacking.logits(scores, graph)
 
@@ -623,7 +623,7 @@ class SealedLabelHolder(SealedHolder, Judge):
         votes, epsilon = self.program.told, epsilon_of(self._job)
         assert votes is not None
         assert epsilon is not None
-        known = Known(self.labelled().common_part(), self._classes, self.predicted)
+        known = LabelKnowledge(self.labelled().common_part(), self._classes, self.predicted)
         return with_votes(scores, votes, epsilon, known, classes_alone=self._job.output == "classes")
 
     @override

@@ -14,7 +14,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import OF_WORDS
 from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Outcome, Passes, TrainSettings, job_of
-from veilgraph.protocol.preset import Choice, Said
+from veilgraph.protocol.preset import Choice, JobContent
 
 _OF_NO_OTHERS_EDGES: Final = ("own", "boosting")
 """Blocks that are made of columns alone, and of the label holder's own edges."""
@@ -144,7 +144,7 @@ class SealedJob(JobSettings):
     """null: no noise; else of other holders' edges nothing is used but votes with noise"""
 
     @classmethod
-    def choices(cls, said: Said) -> Iterable[Choice]:
+    def choices(cls, said: JobContent) -> Iterable[Choice]:
         """Preset choices that suit a sealed job; data sets of words keep features that are not standardised."""
         if said.get("data.dataset") not in OF_WORDS:
             yield Choice("data.feature_scaling", "standard", "columns have units of their own")

@@ -39,7 +39,7 @@ _LEAST_GAIN: Final = 1e-3  # of the mean loss: two fits of one loss differ by le
 
 
 @dataclass(frozen=True)
-class Said:
+class RegressionInputs:
     """Inputs of the regression for n nodes: ``columns``, float64 [n, C] each, have one weight each.
 
     The first are the network's log-probabilities. ``slopes``, float64 [n, K], have a weight each for every class.
@@ -48,9 +48,9 @@ class Said:
     columns: Sequence[Floats]
     slopes: Floats
 
-    def of(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Said:
+    def of(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> RegressionInputs:
         """The inputs of some of the nodes."""
-        return Said([column[rows] for column in self.columns], self.slopes[rows])
+        return RegressionInputs([column[rows] for column in self.columns], self.slopes[rows])
 
     def sums(self, weights: Floats) -> Floats:
         """Weighted sum of the inputs: logits [n, C]; ``weights`` are one for each column, then [K, C] of slopes."""
@@ -80,8 +80,8 @@ class Regression:
         found = log_softmax(logits, axis=1)[np.arange(len(self.labels)), self.labels]
         return np.asarray(found * self.by_class[self.labels])
 
-    def fitted(self, said: Said, begun: Sequence[float] = (1.0,), pull: float = 0.0) -> Floats:
-        """Fit weights for ``Said.sums``: least mean loss plus (1/n + pull)/2·|weights − (begun, 0, …, 0)|²."""
+    def fitted(self, said: RegressionInputs, begun: Sequence[float] = (1.0,), pull: float = 0.0) -> Floats:
+        """Fit weights of ``RegressionInputs.sums``: mean loss plus (1/n + pull)/2·|weights − (begun, 0, …, 0)|²."""
         from scipy.optimize import minimize  # noqa: PLC0415 - as above
         from scipy.special import softmax  # noqa: PLC0415
 
@@ -103,7 +103,7 @@ class Regression:
 
         return np.asarray(minimize(loss, start, jac=True, method="L-BFGS-B").x)
 
-    def across_folds(self, said: Said, folds: _Labels) -> Floats:
+    def across_folds(self, said: RegressionInputs, folds: _Labels) -> Floats:
         """Fit weights once for each fold, without its nodes: float64 [folds, number of weights]."""
         kept = (folds != fold for fold in range(_FOLDS))
         return np.stack([Regression(self.labels[rows], self.by_class).fitted(said.of(rows)) for rows in kept])
@@ -142,7 +142,7 @@ class Stacking:
         return torch.from_numpy(found)
 
 
-def fitted(logits: Tensor, graph: PartyGraph, by_class: Tensor | None = None) -> Stacking:
+def fit_stacking(logits: Tensor, graph: PartyGraph, by_class: Tensor | None = None) -> Stacking:
     """Fit a stacking on the validation nodes among a holder's first N, of their logits [N, C].
 
     It has no weights where edges add nothing or there are too few such nodes. ``by_class``, Tensor[C], are the class
@@ -158,7 +158,7 @@ def fitted(logits: Tensor, graph: PartyGraph, by_class: Tensor | None = None) ->
     if len(judged) < _FEWEST or counts[-2] < _FEWEST_OF_SECOND:
         return none
     said, known = _regression_inputs(logits, graph, usual).of(judged.numpy()), labels[judged].numpy()
-    network, folds = Said(said.columns[:1], said.slopes[:, :1]), np.empty(len(judged), np.int64)
+    network, folds = RegressionInputs(said.columns[:1], said.slopes[:, :1]), np.empty(len(judged), np.int64)
     folds[np.argsort(known, kind="stable")] = np.arange(len(folds)) % _FOLDS  # every class is in all of them
     regression = Regression(known, np.ones(classes) if by_class is None else by_class.double().numpy())
     weights, alone = regression.across_folds(said, folds), regression.across_folds(network, folds)
@@ -197,7 +197,7 @@ def _usual(graph: PartyGraph, nodes: int, classes: int) -> Floats:
     return np.append(shares, np.log1p((near @ own).sum(1)).mean())
 
 
-def _regression_inputs(logits: Tensor, graph: PartyGraph, kept: Floats) -> Said:
+def _regression_inputs(logits: Tensor, graph: PartyGraph, kept: Floats) -> RegressionInputs:
     """Make the module's inputs for the first N nodes, from logits [N, C], own edges and ``Stacking.usual``."""
     logs, (nodes, classes) = logits.double().log_softmax(1).numpy(), logits.shape
     near, own = _adjacency_and_labels(graph, nodes, classes)
@@ -209,4 +209,4 @@ def _regression_inputs(logits: Tensor, graph: PartyGraph, kept: Floats) -> Said:
         np.log((near @ (others * np.exp(logs)) + usual) / judging / usual),
         np.log((counts + usual) / usual),
     ]
-    return Said(columns, np.stack([np.ones(nodes), np.log1p(counts.sum(1)) - kept[-1]], 1))
+    return RegressionInputs(columns, np.stack([np.ones(nodes), np.log1p(counts.sum(1)) - kept[-1]], 1))

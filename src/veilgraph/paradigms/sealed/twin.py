@@ -17,22 +17,22 @@ from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.inputs import (
     examples_of,
     max_degree_of,
-    neighbours_told,
     own_data,
     plan_of,
     slots_of,
+    stated_neighbours,
     with_labels,
     with_scores,
 )
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob
-from veilgraph.paradigms.sealed.stacking import fitted
+from veilgraph.paradigms.sealed.stacking import fit_stacking
 from veilgraph.protocol.judge import Judgement, Objective
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
 
 
-def together(
+def twin_context(
     job: SealedJob,
     graphs: Sequence[PartyGraph],
     *,
@@ -63,7 +63,7 @@ def together(
         classes,
         {graph.party: graph.num_features for graph in graphs},
         {party: slots_of(job, one.edges.shape[1]) for party, one in data.items()},
-        max_degree_of(job, (neighbours_told(job, graph.party, graph.most_edges_at_a_node()) for graph in graphs)),
+        max_degree_of(job, (stated_neighbours(job, graph.party, graph.most_edges_at_a_node()) for graph in graphs)),
         0 if own.judged is None else own.judged.numel(),
         None if asked is None else asked.numel(),
     )
@@ -72,7 +72,7 @@ def together(
 
 def _begin(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
     """Make the twin's program of all holders' graphs, ready for its first step."""
-    context, data = together(job, graphs)
+    context, data = twin_context(job, graphs)
     program = SealedProgram(PlainMachine(list(data)), context)
     program.enter(trains=True)
     program.begin()
@@ -93,10 +93,10 @@ def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None
 
 def chosen_twin(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
     """Run all steps of the twin, and return its program with the weights of the best scored step, or of the last."""
-    return taken(job, _begin(job, graphs))
+    return train_and_restore_best(job, _begin(job, graphs))
 
 
-def taken(job: SealedJob, program: SealedProgram) -> SealedProgram:
+def train_and_restore_best(job: SealedJob, program: SealedProgram) -> SealedProgram:
     """Train a program that was begun for all steps, and restore its best scored step's weights, if steps are scored."""
     most, best = -1.0, dict[str, Tensor]()
     for epoch in range(1, job.train.epochs + 1):
@@ -128,7 +128,7 @@ def _begin_alone(job: SealedJob, graph: PartyGraph) -> SealedProgram:
     return _begin(job.model_copy(update=changes), [graph])
 
 
-def in_one_place(
+def train_plain(
     job: SealedJob, graph: PartyGraph, progress: Progress, program: SealedProgram | None = None
 ) -> PlainResult:
     """Train the job's network on one graph in plaintext, and return scores and stacked logits of the best step.
@@ -157,7 +157,7 @@ def in_one_place(
         metrics.append(record)
         progress(metrics)
     output = _predicted_logits(program) if best is None else best
-    output = fitted(output, graph, objective.weights).logits(output, graph)
+    output = fit_stacking(output, graph, objective.weights).logits(output, graph)
     steps = sorted(record["step_seconds"] for record in metrics)
     summary = {
         "best_epoch": judgement.best_epoch or len(metrics),

@@ -31,7 +31,7 @@ from veilgraph.mpc.sealed.hops import shuffled
 from veilgraph.paradigms.horizontal.node_lists import HASH_BYTES, keyed_hashes
 from veilgraph.paradigms.sealed.inputs import edges_once, padded
 from veilgraph.paradigms.sealed.plan import Block
-from veilgraph.paradigms.union.inputs import NOWHERE, Places, across
+from veilgraph.paradigms.union.inputs import NOWHERE, Places, joins_holders
 
 _WORD_BYTES: Final = 8
 LISTED_BYTES: Final = HASH_BYTES + _WORD_BYTES  # of an edge, or of a row, in what two holders send each other
@@ -135,7 +135,7 @@ def _network_places(
             theirs = _is_node_of(holder, names)
             rows[theirs] = _rows_of(hashes[theirs.numpy()], told, at)
     edges = edges_once(graph.edge_index)
-    lost = edges[:, ~across(edges, rows, blocks)]
+    lost = edges[:, ~joins_holders(edges, rows, blocks)]
     if lost.shape[1]:
         unknown = int((rows[lost] == NOWHERE).any(0).sum())
         log.warning(

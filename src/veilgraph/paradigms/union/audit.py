@@ -15,7 +15,7 @@ from veilgraph.paradigms.sealed.audit import SealedSource, noise_from
 from veilgraph.paradigms.union.rows import CLASSES, EDGES, MARGINS, NAMED, NAMED_MARGINS, NODES, SCORES
 from veilgraph.paradigms.union.settings import union
 from veilgraph.paradigms.union.twin import trained_alone
-from veilgraph.protocol.evidence import Evidence, Order, hidden_of
+from veilgraph.protocol.evidence import Evidence, Order, hidden_evidence
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.view import View
 
@@ -25,7 +25,7 @@ class UnionSource(SealedSource):
 
     @override
     def hidden(self, view: View) -> list[Evidence]:
-        sums = hidden_of(view, but=[kind for kind in Kind if kind is not Kind.COLUMN_SUMS])
+        sums = hidden_evidence(view, but=[kind for kind in Kind if kind is not Kind.COLUMN_SUMS])
         return [*sums, *noise_from([view], view.others)] if view.party != SERVER else []
 
     @override

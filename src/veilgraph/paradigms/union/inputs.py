@@ -23,16 +23,7 @@ from veilgraph.graph.partition import UNKNOWN
 from veilgraph.graph.party import PartyGraph, pairs_once, rows_between
 from veilgraph.paradigms.sealed.inputs import columns_of, edges_once, max_degree_of, ranked_first
 from veilgraph.paradigms.sealed.networks.propagation import COINS
-from veilgraph.paradigms.sealed.plan import (
-    BOOSTING,
-    MOST_JUDGED,
-    NEIGHBOURS,
-    QUANTILES,
-    Block,
-    OwnData,
-    Plan,
-    Sizes,
-)
+from veilgraph.paradigms.sealed.plan import BOOSTING, MOST_JUDGED, NEIGHBOURS, QUANTILES, Block, OwnData, Plan, Sizes
 from veilgraph.paradigms.union.settings import UnionJob
 from veilgraph.protocol.costs import pairs_of
 from veilgraph.protocol.judge import balanced_weights
@@ -47,12 +38,12 @@ def scale_own(graphs: Sequence[PartyGraph], scaling: Scaling) -> list[PartyGraph
     own = [replace(graph, features=rows_between(graph.features, 0, graph.common)) for graph in graphs if graph.common]
     scaled = {part.party: part.features.to_dense() for part in scale_together(own, scaling)}
     return [
-        replace(graph, features=longer(scaled[graph.party], graph.num_nodes)) if graph.common else graph
+        replace(graph, features=pad_rows(scaled[graph.party], graph.num_nodes)) if graph.common else graph
         for graph in graphs
     ]
 
 
-def longer(rows: Tensor, count: int) -> Tensor:
+def pad_rows(rows: Tensor, count: int) -> Tensor:
     """Return ``rows`` [n, F] followed by rows of zeros, ``count`` in all: [count, F]."""
     return torch.cat([rows, rows.new_zeros((count - len(rows), rows.shape[1]))])
 
@@ -78,7 +69,7 @@ def with_no_labels(graph: PartyGraph) -> PartyGraph:
     return replace(graph, labels=unknown, train_mask=nowhere, val_mask=nowhere, test_mask=nowhere)
 
 
-def both_ways(graph: PartyGraph, plan: Plan) -> PartyGraph:
+def symmetric_graph(graph: PartyGraph, plan: Plan) -> PartyGraph:
     """Return the graph with relations merged and each pair of nodes once in both directions, for blocks made at home.
 
     A plan with no such block over edges leaves it as it is. A pair's weight is log(1 + s), s the sum of its edges'.
@@ -99,7 +90,7 @@ def summed_once(edges: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     return pairs, weights.new_zeros(pairs.shape[1], dtype=torch.float64).index_add(0, place, weights[kept].double())
 
 
-def put_in(plan: Plan, graph: PartyGraph, job: UnionJob) -> OwnData:
+def own_edges_and_columns(plan: Plan, graph: PartyGraph, job: UnionJob) -> OwnData:
     """Make a holder's columns and unweighted edges for the program, with nodes numbered as in its graph.
 
     Edges are those into its own nodes and, in a directed plan, ``turned``: edges out of them, reversed. One without
@@ -115,7 +106,7 @@ def put_in(plan: Plan, graph: PartyGraph, job: UnionJob) -> OwnData:
             value=False,
         )
     into, out = (each[:, each[1] < (graph.common or graph.num_nodes)] for each in (edges, turned))
-    columns = columns_of(plan, both_ways(graph, plan)) if graph.common else {}
+    columns = columns_of(plan, symmetric_graph(graph, plan)) if graph.common else {}
     return OwnData(columns, into, turned=out if plan.directed else None)
 
 
@@ -191,7 +182,7 @@ def union_sizes(
     return Sizes(nodes, training, classes, dict.fromkeys(blocks, columns), edges, degree, validation, named, blocks)
 
 
-def across(edges: Tensor, rows: Tensor, blocks: Mapping[PartyId, Block]) -> Tensor:
+def joins_holders(edges: Tensor, rows: Tensor, blocks: Mapping[PartyId, Block]) -> Tensor:
     """Whether each edge [2, E] joins nodes of two holders, whose ``rows`` are both known: bool [E]."""
     starts = torch.tensor([block.rows.start for block in blocks.values() if block.size])
     ends = rows[edges].contiguous()

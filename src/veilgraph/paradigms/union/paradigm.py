@@ -20,7 +20,7 @@ from veilgraph.link.mailbox import SLACK_BYTES
 from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
 from veilgraph.paradigms.horizontal.paradigm import SameColumnsData, SameColumnsPrivacy, SameColumnsSessions
-from veilgraph.paradigms.sealed.inputs import neighbours_told, padded, plan_of
+from veilgraph.paradigms.sealed.inputs import padded, plan_of, stated_neighbours
 from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES, SealedWords, costs_of, network_words
 from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Context, is_apart
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE
@@ -112,7 +112,7 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
             next(own.columns for own in sizes.values() if own.nodes),
             {holder: padded(own.edges) for holder, own in sizes.items()},
             max(own.classes for own in sizes.values()),
-            {holder: neighbours_told(job, holder, own.neighbours or _LIKELY) for holder, own in sizes.items()},
+            {holder: stated_neighbours(job, holder, own.neighbours or _LIKELY) for holder, own in sizes.items()},
         )
         every = job.train.evaluate_every if job.passes.evaluates else None
         costs = costs_of(Context(whole, plan_of(job, whole), job.data.label_party, {}), job.train.epochs, every)

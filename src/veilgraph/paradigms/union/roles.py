@@ -12,16 +12,16 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.horizontal.roles import worth
-from veilgraph.paradigms.sealed.inputs import max_degree_of, neighbours_told, padded, plan_of
+from veilgraph.paradigms.horizontal.roles import joint_and_alone_scores
+from veilgraph.paradigms.sealed.inputs import max_degree_of, padded, plan_of, stated_neighbours
 from veilgraph.paradigms.sealed.plan import OwnData, Sizes
 from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder, SealedRole, check_learning
 from veilgraph.paradigms.union.addresses import exchange_rows
 from veilgraph.paradigms.union.inputs import (
     Places,
     blocks_of,
-    both_ways,
-    put_in,
+    own_edges_and_columns,
+    symmetric_graph,
     union_sizes,
     with_coins,
     with_no_labels,
@@ -89,12 +89,12 @@ class UnionNetwork(_UnionRole, SealedHolder):
     @override
     def put_in(self) -> OwnData:
         job = union(self.session.settings)
-        return put_in(plan_of(job), self.graph, job)
+        return own_edges_and_columns(plan_of(job), self.graph, job)
 
     @override
     def hello(self) -> Hello:
         size = size_of(self.graph, self._job.inputs)
-        told = neighbours_told(self._job, self.graph.party, size.neighbours or 0)
+        told = stated_neighbours(self._job, self.graph.party, size.neighbours or 0)
         max_degree_of(self._job, [told])  # before others refuse what it states
         own = {
             "nodes": 0,
@@ -124,7 +124,7 @@ class UnionHolder(UnionNetwork, SealedLabelHolder, SharedJudge):
 
     @override
     def labelled(self) -> PartyGraph:
-        return both_ways(with_no_labels(self.graph), plan_of(self._job))
+        return symmetric_graph(with_no_labels(self.graph), plan_of(self._job))
 
     @override
     def declines(self) -> str:
@@ -162,4 +162,4 @@ class UnionHolder(UnionNetwork, SealedLabelHolder, SharedJudge):
             return None
         del self._program, self.model  # of no more use, and as large as what follows
         found = alone(union(self.session.settings), self.graph, self._ids, lambda _: None)
-        return worth(self.scores(everything=True), found)
+        return joint_and_alone_scores(self.scores(everything=True), found)

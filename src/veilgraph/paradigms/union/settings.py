@@ -11,7 +11,7 @@ from typing_extensions import override
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.sealed.settings import SealedJob, SealedModelSettings
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, job_of
-from veilgraph.protocol.preset import Choice, Said
+from veilgraph.protocol.preset import Choice, JobContent
 
 
 class UnionModelSettings(SealedModelSettings):
@@ -66,7 +66,7 @@ class UnionJob(SealedJob):
 
     @classmethod
     @override
-    def choices(cls, said: Said) -> Iterable[Choice]:
+    def choices(cls, said: JobContent) -> Iterable[Choice]:
         """Preset choices of a sealed job; of a data set other than ``payments``, edges count both ways."""
         yield from super().choices(said)
         if said.get("data.dataset") is not None and said.get("data.dataset") != "payments":

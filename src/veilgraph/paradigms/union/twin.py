@@ -17,15 +17,15 @@ from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.inputs import examples_of, padded, plan_of, with_scores
 from veilgraph.paradigms.sealed.plan import Context, OwnData
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
-from veilgraph.paradigms.sealed.twin import in_one_place
+from veilgraph.paradigms.sealed.twin import train_plain
 from veilgraph.paradigms.union.inputs import (
     NOWHERE,
     Places,
-    across,
     blocks_of,
-    both_ways,
-    put_in,
+    joins_holders,
+    own_edges_and_columns,
     summed_once,
+    symmetric_graph,
     union_sizes,
     with_coins,
     with_no_labels,
@@ -41,9 +41,9 @@ def joint_context(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[Part
     plan, data, counts = plan_of(job), dict[PartyId, OwnData](), dict[PartyId, tuple[int, int]]()
     classes = max(graph.num_classes or 0 for graph in graphs)
     for graph in graphs:
-        own, party = put_in(plan, graph, job), graph.party
+        own, party = own_edges_and_columns(plan, graph, job), graph.party
         if graph.common:
-            seen = both_ways(with_no_labels(graph), plan)
+            seen = symmetric_graph(with_no_labels(graph), plan)
             own = with_scores(own, seen, job, examples_of(job, seen), classes)
         data[party] = own = with_own_labels(own, graph, job, LearningStreams(job.seed, party), classes)
         counts[party] = 0 if own.rows is None else len(own.rows), 0 if own.judged is None else len(own.judged)
@@ -61,7 +61,7 @@ def joint_context(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[Part
     confirmed = _usable_edges(graphs, places, sizes.nodes) if job.across is None and len(graphs) > 1 else {}
     for graph in graphs:
         party, edges = graph.party, graph.edge_index
-        lost = edges[:, ~across(edges, places[party], blocks)] if party == job.across else edges[:, :0]
+        lost = edges[:, ~joins_holders(edges, places[party], blocks)] if party == job.across else edges[:, :0]
         if confirmed:
             lost = edges[:, ~torch.isin(_edge_keys(places[party][edges], sizes.nodes), confirmed[party])]
         at = Places(places[party], blocks[party], graph.common, lost)
@@ -101,7 +101,7 @@ def places_by_id(graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[st
     return places
 
 
-def begun(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> SealedProgram:
+def begin_program(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> SealedProgram:
     """Return the plaintext twin's program of all holders, set up to make its first training step."""
     context = joint_context(job, graphs, ids)
     program = SealedProgram(PlainMachine(list(context.data)), context)
@@ -155,7 +155,7 @@ def _merge_edges(edges: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, Te
 def trained_alone(job: UnionJob, graph: PartyGraph) -> Tensor:
     """Train the job's network on one graph for all its steps, and return its logits: float64 [N, C]."""
     rows = [str(row) for row in range(graph.num_nodes)]
-    program = begun(_single_holder_job(job, graph), [graph], {graph.party: rows})
+    program = begin_program(_single_holder_job(job, graph), [graph], {graph.party: rows})
     for number in range(job.train.epochs):
         program.step(number)
     found = program.predict()
@@ -164,7 +164,7 @@ def trained_alone(job: UnionJob, graph: PartyGraph) -> Tensor:
 
 
 def _in_one_place(job: UnionJob, graph: PartyGraph, ids: Sequence[str], progress: Progress) -> PlainResult:
-    return in_one_place(job, graph, progress, begun(_single_holder_job(job, graph), [graph], {graph.party: ids}))
+    return train_plain(job, graph, progress, begin_program(_single_holder_job(job, graph), [graph], {graph.party: ids}))
 
 
 def _single_holder_job(job: UnionJob, graph: PartyGraph) -> UnionJob:

@@ -14,7 +14,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams, expand
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph, rows_between
-from veilgraph.link.view import Seen
+from veilgraph.link.view import ViewEntry
 from veilgraph.mpc import ring
 from veilgraph.mpc.product import Direction, operand_mask_name, row_blocks, static_mask_name
 from veilgraph.paradigms.vertical.network import SUM_BITS, init_std, init_weight
@@ -266,7 +266,7 @@ def _hops(
 
     The last round's output, which an activation may follow, is used only where there is no other.
     """
-    pairs = list[tuple[tuple[Seen, ...], tuple[Seen, ...]]]()
+    pairs = list[tuple[tuple[ViewEntry, ...], tuple[ViewEntry, ...]]]()
     for round_, given in inputs.items():
         if pairs and round_ + 1 == max(outputs):
             break
@@ -279,7 +279,7 @@ def _hops(
         yield Evidence("propagation", words, tuple(about), steps=steps, outputs=made_of_them, messages=messages)
 
 
-def _pass_key(pieces: Sequence[Seen]) -> tuple[int, int]:
+def _pass_key(pieces: Sequence[ViewEntry]) -> tuple[int, int]:
     return pieces[0].session, pieces[0].tag.step
 
 
@@ -358,7 +358,7 @@ def _unmasked(server: View, friend: View, outside: Sequence[PartyId]) -> Iterato
         for seen in server.sent(Kind.SEED, holder)
     }
 
-    def less_mask(seen: Seen, name: str) -> Tensor:
+    def less_mask(seen: ViewEntry, name: str) -> Tensor:
         return seen.tensor() + expand(seeds[seen.sender, seen.session], name, seen.shape)
 
     for holder in outside:

@@ -23,7 +23,7 @@ from veilgraph.paradigms.vertical.twin import isolated, pooled
 from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import AlignedData, AlignedSessions, encoded_tables
-from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, PartySizes, Stage, added, unread_of_passes
+from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, PartySizes, Stage, total_bytes, unread_of_passes
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import LocalPart, Role, RoleContext
@@ -70,7 +70,7 @@ def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) 
     passes = train.epochs + judged
     publications = passes - (judged - 1 if job.publishes_once else 0)
     embedded = train.epochs + 1  # of the last evaluation h^0 is new, and the last backward product is dealt in vain
-    training = added(
+    training = total_bytes(
         (embed, embedded),
         (sent(opened, dealt_backward), train.epochs),
         (publish, publications),
@@ -84,7 +84,7 @@ def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) 
     stages = [
         Stage("set-up", 3, set_up),
         Stage("training", in_training, training),
-        Stage("inference", waits + between, added((embed, 1), (publish, 1), (sent(0, deep), 1))),
+        Stage("inference", waits + between, total_bytes((embed, 1), (publish, 1), (sent(0, deep), 1))),
     ]
     notes = []
     if train.patience is not None:

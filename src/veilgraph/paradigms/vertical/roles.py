@@ -18,7 +18,7 @@ from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.product import Dealer, Direction
 from veilgraph.mpc.ring import fractional_bits
-from veilgraph.nn.layers import OutputHead, build_head, handed
+from veilgraph.nn.layers import OutputHead, build_head, zero_with_gradients
 from veilgraph.nn.local.model import LocalSettings
 from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.propagate import Adjacency
@@ -145,7 +145,7 @@ class Server(Role):
         for round_ in range(self._model.rounds, 0, -1):
             if round_ < self._model.rounds:
                 gradient = self._cut.gradient_total(step, round_, self._shape)
-            backward(handed([self._sent[round_ - 1]], [gradient]))
+            backward(zero_with_gradients([self._sent[round_ - 1]], [gradient]))
             self._cut.send_gradients(step, round_, [gradient_of(piece) for piece in self._pieces[round_ - 1]])
         self._changed()
 
@@ -201,7 +201,7 @@ class _BatchPass:
 
     def backward(self, gradient: Tensor, h0: Tensor, batch: Batch) -> Tensor | None:
         """Add up ∂L/∂h^0 by the gradient of what ``train`` published; its mean [N, d] at a period's end, else None."""
-        backward(handed([self._output], [gradient]))
+        backward(zero_with_gradients([self._output], [gradient]))
         if self._gradient is None:
             self._gradient = torch.zeros_like(h0)
         if self._leaf.grad is not None:
@@ -363,11 +363,11 @@ class DataHolder(Role):
             if own is not None and after is not None:  # t of the own nodes went into the next round as it was
                 roots.append(own)
                 gradients.append(after[common:])
-            backward(handed(roots, gradients))
+            backward(zero_with_gradients(roots, gradients))
             if round_ > 1:
                 after = gradient_of(self._inputs[round_ - 1])
                 self._cut.publish_gradient(step, round_ - 1, after[:common])
-        backward(handed([self._started], [gradient_of(self._initial)]))
+        backward(zero_with_gradients([self._started], [gradient_of(self._initial)]))
         self._learn_initial(gradient_of(self._h0_leaf).cpu())
         self._changed()
 

@@ -15,7 +15,7 @@ from veilgraph.nn.local.build import CustomLocal, FirstSettings
 from veilgraph.nn.local.model import LOCAL_MODELS
 from veilgraph.paradigms.vertical.network import ModelSettings
 from veilgraph.protocol.job import InputRules, JobSettings, Passes, job_of, require
-from veilgraph.protocol.preset import Choice, Said
+from veilgraph.protocol.preset import Choice, JobContent
 
 _UNITS: Final = "columns have units of their own, and the ring bounds what embeddings may be"
 _WORDS: Final = "rows of words differ in length alone"
@@ -55,7 +55,7 @@ _SPARSE: Final = (
 """Words: many columns, few of them there at a node."""
 
 
-def _unsuited_presets(said: Said) -> set[str]:
+def _unsuited_presets(said: JobContent) -> set[str]:
     """Keys of presets that do not suit a job with settings ``said``: no effect there, or chosen for other jobs."""
     found = set[str]()
     if said.get("model.initial.method", "collaborative") != "collaborative":  # Adam learns W
@@ -90,7 +90,7 @@ class VerticalJob(JobSettings):
         return given
 
     @classmethod
-    def choices(cls, said: Said) -> Iterable[Choice]:
+    def choices(cls, said: JobContent) -> Iterable[Choice]:
         """Preset choices that suit the job's data: few dense columns, or many sparse ones as of words."""
         both = ("train.evaluate_every", "train.patience")  # each counts by the other
         apart = set[str](both if any(key in said for key in both) else ())
@@ -126,8 +126,7 @@ class VerticalJob(JobSettings):
     @property
     def inputs(self) -> InputRules:
         return InputRules(
-            is_relational=self.model.local.kind.is_relational,
-            is_custom=issubclass(self.model.local.kind, CustomLocal),
+            is_relational=self.model.local.kind.is_relational, is_custom=issubclass(self.model.local.kind, CustomLocal)
         )
 
     @property

@@ -17,10 +17,10 @@ from typing_extensions import override
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.partition import isolate, pool
+from veilgraph.graph.partition import holder_alone, pool
 from veilgraph.graph.party import PartyGraph, rows_between
 from veilgraph.mpc import ring
-from veilgraph.mpc.mask import masked_sum
+from veilgraph.mpc.mask import plain_sum
 from veilgraph.nn.layers import build_head
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.nn.neighbourhood import Sampler
@@ -76,7 +76,7 @@ class PlainEmbedding:
                 for owner, matrix in matrices.items()
             }
             self._weights = {
-                owner: masked_sum([init_weight(streams[other], owner, count, dim, std) for other in columns])
+                owner: plain_sum([init_weight(streams[other], owner, count, dim, std) for other in columns])
                 for owner, count in columns.items()
             }
             self._momentum = {owner: torch.zeros_like(weight) for owner, weight in self._weights.items()}
@@ -106,7 +106,7 @@ class PlainEmbedding:
         found = {owner: part.embed(0, learns=True) for owner, part in self._parts.items()}
         found |= {owner: operand.times(self._weights[owner]) for owner, operand in self._operands.items()}
         if self._settings.is_joint:
-            found = dict.fromkeys(found, masked_sum(list(found.values())).to(self._dtype))
+            found = dict.fromkeys(found, plain_sum(list(found.values())).to(self._dtype))
         own = {owner: part.embed(0, learns=True) for owner, part in self._own.items()}
         return {party: torch.cat([h0, own[party]]) if party in own else h0 for party, h0 in found.items()}
 
@@ -116,7 +116,7 @@ class PlainEmbedding:
         for owner, part in self._own.items():
             part.learn(0, gradients[owner][common:])
         if settings.is_joint:
-            total = masked_sum([gradient[:common] for gradient in gradients.values()])
+            total = plain_sum([gradient[:common] for gradient in gradients.values()])
             gradients = dict.fromkeys(gradients, total)
         for owner, part in self._parts.items():
             part.learn(0, gradients[owner].to(self._dtype))
@@ -158,7 +158,7 @@ class PlainNetwork(Network):
         weights = [network.weight for network in self.holders.values() if network.weight is not None]
         if model.combine.is_masked:
             weights = [ring.rounded(weight, WEIGHT_BITS) for weight in weights]
-        self._weight_total = masked_sum(weights).to(dtype) if weights else None
+        self._weight_total = plain_sum(weights).to(dtype) if weights else None
         rates = {parameter: rate for network in self.holders.values() for parameter, rate in network.rates().items()}
         self.optimizer = build_optimizer(self.trained(), rates, settings)
         self._h0: dict[PartyId, Tensor] | None = None
@@ -298,7 +298,7 @@ def isolated(
     settings: JobSettings, graphs: Sequence[PartyGraph], party: PartyId, progress: Progress = lambda records: None
 ) -> PlainResult:
     """Train the job's network on one holder's own features and edges, with the labels (the paper's GraphSAGE_A)."""
-    alone = isolate(graphs, party, settings.data.label_party)
+    alone = holder_alone(graphs, party, settings.data.label_party)
     return fit(PlainNetwork(settings, [alone], party), progress)
 
 

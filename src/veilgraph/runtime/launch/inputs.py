@@ -20,7 +20,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.yaml_file import yaml_bytes
 from veilgraph.graph.partition import HorizontalPart
 from veilgraph.graph.party import PartyGraph, check_names, checked_ids, load_party, load_party_ids, save_party
-from veilgraph.graph.rules import of_one_kind
+from veilgraph.graph.rules import from_hetero
 from veilgraph.graph.settings import DESCRIPTIONS, MAX_HOLDERS, PARTY_FILE_SUFFIXES, holder_names
 from veilgraph.protocol.acceptance import OF_OTHER_TASKS, refusal_of
 from veilgraph.protocol.job import JobSettings, adds_noise
@@ -58,7 +58,7 @@ _BRINGS: Final = (
 )
 
 
-def by_name(parties: object, names: Sequence[PartyId] | None) -> dict[PartyId, object]:
+def parties_by_name(parties: object, names: Sequence[PartyId] | None) -> dict[PartyId, object]:
     """Holder → what it brings, in the order of ``names`` where these are stated.
 
     Raises ``ConfigError``: a wrong type or name, too many holders, or others than ``names``; ``DataError``: under two.
@@ -178,7 +178,7 @@ def _load_graph(name: PartyId, brought: object, *, aligned: bool) -> tuple[Party
 
     if not isinstance(brought, Data | HeteroData):
         raise wrong_type("parties", brought, "what a holder brings", _BRINGS, party=name)
-    graph, own = PartyGraph.from_data(name, brought), getattr(of_one_kind(name, brought)[0], "n_id", None)
+    graph, own = PartyGraph.from_data(name, brought), getattr(from_hetero(name, brought)[0], "n_id", None)
     return graph, own if isinstance(own, Tensor) and not aligned else None
 
 
@@ -197,7 +197,7 @@ def save_inputs(inputs: Inputs, run: RunDirectory) -> None:
         if graph.party in inputs.ids:
             store.save_ids(inputs.ids[graph.party])
     for name, place in inputs.ledgers.items():
-        lifetimes.keep(run.party(name), place)
+        lifetimes.write_place(run.party(name), place)
     for name, tables in inputs.tables.items():
         write_tables(tables, name, _tables_folder(run, name) / _PARTY_FILE)
 
@@ -224,10 +224,10 @@ def gather_inputs(
         if parties is None:
             raise ConfigError(f"ids: they are for parties= {_NO_IDS}")
     if parties is not None:
-        brought = by_name(parties, settings.data.holders if isinstance(settings.data.holders, tuple) else None)
+        brought = parties_by_name(parties, settings.data.holders if isinstance(settings.data.holders, tuple) else None)
         of = _inputs_from_tables if _bring_tables(brought) else _inputs_from_graphs
-        return of(settings, brought, ids, RunDirectory(out), lifetimes.named(ledgers, list(brought)))
-    named, data = lifetimes.named(ledgers, settings.data.names), paradigm_of(settings).data
+        return of(settings, brought, ids, RunDirectory(out), lifetimes.parse_ledgers(ledgers, list(brought)))
+    named, data = lifetimes.parse_ledgers(ledgers, settings.data.names), paradigm_of(settings).data
     if settings.data.from_tables:
         _refuse_named_ledgers(named, settings.data.names)
         return Inputs(accepted_by_parties(settings))
@@ -271,7 +271,7 @@ def _inputs_from_graphs(
     return inputs
 
 
-def lasting_of(inputs: Inputs, ledgers: Mapping[PartyId, object] | None) -> list[PartyId]:
+def holders_with_ledger(inputs: Inputs, ledgers: Mapping[PartyId, object] | None) -> list[PartyId]:
     """Holders with a lifetime ledger: named in ``ledgers``, of a party file, or beside the graph that they saved."""
     data = inputs.settings.data
     described = set(data.names) - set(inputs.tables) if data.from_tables else set[PartyId]()
@@ -286,7 +286,7 @@ def _with_ledgers(
 ) -> Inputs:
     """Add the lifetime ledgers, ``named`` or beside a ``saved`` graph; ``ConfigError``: one forbids the job."""
     settings, found = inputs.settings, dict[PartyId, LedgerPlace]()
-    beside = {name: lifetimes.beside(path) for name, path in saved.items()}
+    beside = {name: lifetimes.default_ledger_of(path) for name, path in saved.items()}
     for name in settings.data.names:
         if (place := named.get(name) or beside.get(name)) is not None:
             own = ids.get(name)
@@ -301,7 +301,7 @@ def _with_ledgers(
             lifetimes.check_own(f"ledgers.{name}", found[name], beside[name])
     nodes = inputs.graphs[0].common if settings.is_aligned and inputs.graphs else None
     lifetimes.check_limits(found, settings, nodes)
-    return replace(inputs, ledgers=found, passing=lifetimes.without(settings, list(found)))
+    return replace(inputs, ledgers=found, passing=lifetimes.holders_without_ledger(settings, list(found)))
 
 
 def _check_used(settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
@@ -381,7 +381,9 @@ def _inputs_from_tables(
             found[name] = Organisation.read(paths[name], name)
     label_party = paradigm_of(settings).data.labels_at(settings, list(found), _label_holders(found))
     inputs = Inputs(_unless_refused(_with_paths(settings, "parties", paths, label_party), found), tables=in_memory)
-    return replace(inputs, passing=lifetimes.without(inputs.settings, lasting_of(inputs, named)))
+    return replace(
+        inputs, passing=lifetimes.holders_without_ledger(inputs.settings, holders_with_ledger(inputs, named))
+    )
 
 
 def _label_holders(found: Mapping[PartyId, Organisation]) -> list[PartyId]:

@@ -43,10 +43,10 @@ from veilgraph.runtime.store.lifetime import GivenLedgers, check_kept
 from veilgraph.runtime.store.predictions import (
     Predictions,
     checked_nodes,
-    joined,
+    join_predictions,
     load_predictions,
     name_in_run,
-    reading,
+    predicting_holder,
 )
 from veilgraph.runtime.store.results import summarise
 from veilgraph.runtime.store.run_directory import LEAST_PASSES, Record, RunDirectory, load_tensors, view_size
@@ -244,11 +244,11 @@ def predict(
         if settings.outcome.predicts_named:
             name_in_run(run, nodes, ids)
         _run(run, "predict", options)
-    everything, first = _predictions(run), reading(run)
+    everything, first = _predictions(run), predicting_holder(run)
     if ids is not None:  # of every holder whose part is here, the run's own first
         others = [party for party in settings.duties.scoring if party != first and run.party_path(party).is_dir()]
         more = [load_predictions(run.party(other)) for other in others]
-        return (joined([everything, *more]) if more else everything).of_ids(ids)
+        return (join_predictions([everything, *more]) if more else everything).of_ids(ids)
     return everything if nodes is None else everything.of_nodes(nodes)
 
 
@@ -375,4 +375,4 @@ def _run(run: RunDirectory, work: SimulatedWork, options: RunOptions, tick: Call
 
 
 def _predictions(run: RunDirectory) -> Predictions:
-    return load_predictions(run.party(reading(run)))
+    return load_predictions(run.party(predicting_holder(run)))

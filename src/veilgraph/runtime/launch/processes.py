@@ -17,7 +17,7 @@ from typing import IO, Final, TypeVar
 import torch
 
 from veilgraph.core.errors import LinkTimeout, PeerFailed, VeilgraphError, error_of_json
-from veilgraph.core.threads import abandon_threads
+from veilgraph.core.threads import wait_at_exit
 from veilgraph.core.types import Link, PartyId
 from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
 from veilgraph.mpc.ring import available_cores
@@ -83,7 +83,7 @@ def run_threads(
     finally:
         torch.set_num_threads(threads_before)
         if left := [thread for thread in threads if thread.is_alive()]:
-            abandon_threads(left)
+            wait_at_exit(left)
     if failures:
         raise first_cause(failures.values(), [party for party in programs if party not in failures])
     return {party: results[party] for party in programs}

@@ -25,7 +25,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.randomness import private_seed, seed_of
 from veilgraph.core.secrets import derive_key, kept_secret
-from veilgraph.core.settings import settled
+from veilgraph.core.settings import config_errors
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.identity import Identity
 from veilgraph.link.view import RecordedLink
@@ -49,7 +49,7 @@ def learning_secret(folder: Path) -> bytes:
     return kept_secret(folder / "secret", "jobs that were run before give other results when they are repeated")
 
 
-def mark(secret: bytes, job: JobSettings, organisation: Organisation | None) -> str:
+def repeat_mark(secret: bytes, job: JobSettings, organisation: Organisation | None) -> str:
     """Derive a mark from a party's secret, a job (not its name) and its tables: 64 hex digits, or "" for new draws.
 
     It is "" with ``seed: fresh``, and in jobs that add noise: the same values under other noise would say more of them.
@@ -127,12 +127,12 @@ def take_part(
         )
     organisation = None
     if party != SERVER:
-        request = requested(job_id, settings, work, resume=resume)
+        request = consent_request(job_id, settings, work, resume=resume)
         read = own_organisation(party, party_file)
         organisation = replace(read, consent=Consent(read.settings.consent, consent, request, runs))
         allows_audit, restarts = read.settings.limits.allow_audit, read.settings.limits.restart
     path = runs / settings.name
-    refuses = [occupied(path, settings, work, resume=resume)]
+    refuses = [why_occupied(path, settings, work, resume=resume)]
     if work == "audit" and not allows_audit:
         of_server = "the server joined without --allow-audit: it answers no audit"
         of_holder = "limits.allow_audit=false: set it in the party file before training, or submit no audit"
@@ -140,7 +140,7 @@ def take_part(
     secret = learning_secret(learning)
     stated: dict[str, Any] = {"work": work, "resume": resume, "software": installed_software()}
     if work in ("align", "train"):
-        stated["mark"] = mark(secret, settings, organisation)
+        stated["mark"] = repeat_mark(secret, settings, organisation)
     hellos = agree_on_job(link, settings, party, organisation, "; ".join(filter(None, refuses)), stated)
     run = RunDirectory.open(path) if (path / "job.yaml").is_file() else RunDirectory.create(path, settings)
     with run.lock(LAST_JOB_S):
@@ -175,13 +175,13 @@ def own_organisation(party: PartyId, party_file: Path | None) -> Organisation:
     return Organisation.read(party_file, party)
 
 
-def requested(job_id: str, settings: JobSettings, work: SiteWork, *, resume: bool) -> JobRequest:
+def consent_request(job_id: str, settings: JobSettings, work: SiteWork, *, resume: bool) -> JobRequest:
     """Make the request on which a holder's consent is decided; raises ``ConfigError`` where ``job_id`` is malformed."""
-    with settled("the engine's id of the job", "; submit it anew"):
+    with config_errors("the engine's id of the job", "; submit it anew"):
         return JobRequest(job=job_id, work=work, resume=resume, settings=settings)
 
 
-def occupied(path: Path, settings: JobSettings, work: SiteWork, *, resume: bool) -> str:
+def why_occupied(path: Path, settings: JobSettings, work: SiteWork, *, resume: bool) -> str:
     """Why the run directory here cannot be used for this work; empty when it can."""
     exists = (path / "job.yaml").is_file()
     same = exists and RunDirectory.open(path).settings.hash() == settings.hash()
@@ -200,7 +200,7 @@ def occupied(path: Path, settings: JobSettings, work: SiteWork, *, resume: bool)
 log = logging.getLogger("veilgraph")
 
 
-class Checked(BaseModel):
+class CheckAnswer(BaseModel):
     """A site's answer to a check, like a ``Hello``; unknown fields are ignored, for it may be of another release."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
@@ -224,40 +224,40 @@ class Checked(BaseModel):
 
 def check_here(
     runs: Path, settings: JobSettings, party: PartyId, *, party_file: Path | None, job_id: str, consent: Path
-) -> Checked:
+) -> CheckAnswer:
     """Check a job against a party's limits, consent and runs, and read its tables; no job is counted or begun."""
     try:
         if not settings.data.is_apart or party not in (*settings.data.names, SERVER):
             raise ConfigError(f"data.holders: across organisations a job names its holders, {party} among them")
         refuses, waits = "", False
         if party == SERVER:
-            refuses = occupied(runs / settings.name, settings, "train", resume=False)
+            refuses = why_occupied(runs / settings.name, settings, "train", resume=False)
         else:
             own = own_organisation(party, party_file)
             if not own.settings.limits.allow_check:
                 silent = "limits.allow_check=false: it says nothing of jobs that are not submitted"
-                return Checked(version=PROTOCOL_VERSION, refuses=silent)
+                return CheckAnswer(version=PROTOCOL_VERSION, refuses=silent)
             refuses = _refusal(runs, settings, own, job_id, consent)
             waits = own.settings.consent.approval == "ask" and not refuses
             if not refuses:
                 _check_tables(settings, own)
     except VeilgraphError as error:
         log.warning("would not take part in %s: %s: %s", settings.name, type(error).__name__, error)
-        return Checked.withheld()
+        return CheckAnswer.withheld()
     log.info("would %s in %s%s", "take no part" if refuses else "take part", settings.name, refuses and f": {refuses}")
-    return Checked(version=PROTOCOL_VERSION, job=settings.hash(), refuses=refuses, waits=waits)
+    return CheckAnswer(version=PROTOCOL_VERSION, job=settings.hash(), refuses=refuses, waits=waits)
 
 
 def _refusal(runs: Path, settings: JobSettings, own: Organisation, job_id: str, consent: Path) -> str:
     """Why a holder would refuse the job before anything of its data was sent; empty when it would not."""
     path, counted = runs / settings.name, own.settings.consent
     reasons = [
-        occupied(path, settings, "train", resume=False),
+        why_occupied(path, settings, "train", resume=False),
         refusal_of(own, settings) or "",
         split_by_labels(settings, own.settings),
     ]
     if counted.limited:
-        request = requested(job_id, settings, "train", resume=False)
+        request = consent_request(job_id, settings, "train", resume=False)
         is_here = (path / "job.yaml").is_file()  # a run that has been aligned begins its training without
         aligned = is_here and kept_identity(RunDirectory.open(path).party(own.settings.party))
         aligns = settings.is_aligned and not aligned

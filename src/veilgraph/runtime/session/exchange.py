@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from veilgraph.core.errors import ProtocolError, RunError
-from veilgraph.core.files import locked, private_folder, undamaged, write_whole
+from veilgraph.core.files import locked, private_folder, run_errors, write_whole
 from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.core.settings import Exact
 from veilgraph.core.text import printable
@@ -41,7 +41,7 @@ from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.agreement import MAX_HELLO_BYTES, one_line
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import REASON_CHARACTERS, joined
-from veilgraph.runtime.store.records import Beginning, RecordLog, difference
+from veilgraph.runtime.store.records import Beginning, RecordLog, fault_of_records
 
 
 class LedgerHead(Exact):
@@ -95,7 +95,7 @@ class PeerHeads:
         path = self._head_path(party)
         if path is None or not path.is_file():
             return None
-        with undamaged(path, f"restore it, or delete it, and what {party} brings next is believed"):
+        with run_errors(path, f"restore it, or delete it, and what {party} brings next is believed"):
             return LedgerHead.model_validate_json(path.read_bytes())
 
     def fault_of(self, party: PartyId, now: LedgerHead | None) -> str:
@@ -340,7 +340,7 @@ class RecordExchange:
         if own is None or own.digest() != heard.digest():
             has = "none" if self._file.newest is None else f"up to {self._file.newest}"
             return f"{party} heard {self._party}'s {heard}, and {self._party} has {has} and not that one; {_WAY_OUT}"
-        fault = difference(heard, self._file.records())
+        fault = fault_of_records(heard, self._file.records())
         return f"{fault}; {_WAY_OUT}" if fault else ""
 
     def _check_countersignature(self, party: PartyId, given: Countersignature | None, mine: Statement) -> None:

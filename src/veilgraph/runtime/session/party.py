@@ -41,7 +41,7 @@ from veilgraph.runtime.session.preparation import prepare
 from veilgraph.runtime.session.publishers import LifetimeAccount, publisher_of, with_canaries
 from veilgraph.runtime.session.training import fit, infer
 from veilgraph.runtime.store import ALONE, LEDGER_SUMMARY
-from veilgraph.runtime.store.lifetime import kept, lifetime_at, lifetime_of, limits_in
+from veilgraph.runtime.store.lifetime import lifetime_at, lifetime_of, limits_in, read_place
 from veilgraph.runtime.store.predictions import (
     CALIBRATION,
     SEPARATOR,
@@ -113,7 +113,7 @@ class SessionSpec:
     @cached_property
     def place(self) -> LedgerPlace | None:
         """Where the lifetime ledger of a holder's graph is; None without one, with a party file, and at the server."""
-        return None if self.organisation is not None or self.party == SERVER else kept(self.store)
+        return None if self.organisation is not None or self.party == SERVER else read_place(self.store)
 
     @property
     def limit(self) -> float | None:

@@ -15,7 +15,7 @@ from typing import Final, NotRequired
 
 from typing_extensions import TypedDict
 
-from veilgraph.core.files import read_json, undamaged, write_json, write_whole
+from veilgraph.core.files import read_json, run_errors, write_json, write_whole
 from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams, private_seed
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
@@ -23,14 +23,14 @@ from veilgraph.graph.build import BuiltGraph
 from veilgraph.graph.party import PartyGraph, load_party, reload_party, save_party
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
 from veilgraph.protocol.acceptance import refusal_of
-from veilgraph.protocol.agreement import check_leave
+from veilgraph.protocol.agreement import check_restart_allowed
 from veilgraph.protocol.aligning import rebuild, split_by_labels
 from veilgraph.protocol.job import adds_noise
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.store import DRIFT
 from veilgraph.runtime.store.run_directory import PartyStore
-from veilgraph.tables.describe import PROFILES, Moved, moved
+from veilgraph.tables.describe import PROFILES, Drift, drifted
 from veilgraph.tables.encode import FeatureEncoding
 
 _ALIGNMENT: Final = "alignment.json"
@@ -102,9 +102,9 @@ def prepare(store: PartyStore, own: Preparation, *, anew: bool, restarts: bool) 
 def _with_encoding(store: PartyStore, own: Preparation) -> Preparation:
     """Add the feature encoding and the profiles that training kept; ``RunError``: missing or damaged."""
     encoding, profile = store.path / _ENCODING, store.path / _PROFILE
-    with undamaged(encoding, "predict with a run trained from tables", "missing or damaged"):
+    with run_errors(encoding, "predict with a run trained from tables", "missing or damaged"):
         own = replace(own, encoding=FeatureEncoding.from_json(encoding.read_text(encoding="utf-8")))
-    with undamaged(profile, "train anew", "missing or damaged"):
+    with run_errors(profile, "train anew", "missing or damaged"):
         return replace(own, then=PROFILES.validate_json(profile.read_bytes()))
 
 
@@ -113,7 +113,7 @@ def _with_drift(store: PartyStore, identity: str, built: BuiltGraph, own: Prepar
     assert own.organisation is not None
     aligned = _aligned(own, identity, built.graph, _ids(built))
     limits, party = own.organisation.settings.drift, own.link.party
-    found = moved(own.then, built.profile, limits.warn)
+    found = drifted(own.then, built.profile, limits.warn)
     _note_drift(store.path, party, found, len(own.then))
     if limits.refuse is None or not found or found[0].index <= limits.refuse:
         return aligned
@@ -161,7 +161,9 @@ def _agree_on_kept(store: PartyStore, own: Preparation, *, offers: bool, restart
         held = [party for party, text in stated.items() if text.endswith(_HELD)]
         judged = mine if link.party in held or not held else identities[held[0]]
         without = [party for party, identity in identities.items() if identity != judged or not identity]
-        check_leave({party: party not in held for party in stated}, without, "the tables that were trained on")
+        check_restart_allowed(
+            {party: party not in held for party in stated}, without, "the tables that were trained on"
+        )
         return None
     if own.organisation is None:
         return Aligned(mine)
@@ -188,7 +190,7 @@ def _aligned(own: Preparation, identity: str, graph: PartyGraph, ids: _Ids) -> A
 _LOGGED: Final = 12
 
 
-def _note_drift(folder: Path, party: PartyId, found: Sequence[Moved], compared: int) -> None:
+def _note_drift(folder: Path, party: PartyId, found: Sequence[Drift], compared: int) -> None:
     """Log columns and relations that moved since training; write them, and how many were compared, to drift.json."""
     for each in found[:_LOGGED]:
         log.warning("%s: has moved since training: %s", party, each)

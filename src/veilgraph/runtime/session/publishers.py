@@ -134,7 +134,7 @@ class _SessionLedgers(HolderLedgers):
     def ordered(self, ledger: Ledger, *follows: object) -> tuple[Tensor | None, ReleaseCache]:
         keys, order, common = self._row_keys, None, self.graph.common
         if self.lasting is not None:
-            order = order_of(keys, common)
+            order = order_by_key(keys, common)
             keys, order = keys[order.numpy()], order[:common]
         return order, self._open_cache(ledger, keys[:common], self.settings.data.feature_scaling, *follows, whole=True)
 
@@ -160,12 +160,7 @@ class _SessionLedgers(HolderLedgers):
         )
 
     def _open_cache(
-        self,
-        ledger: Ledger,
-        keys: Keys,
-        *follows: object,
-        nodes: Tensor | None = None,
-        whole: bool = False,
+        self, ledger: Ledger, keys: Keys, *follows: object, nodes: Tensor | None = None, whole: bool = False
     ) -> ReleaseCache:
         """Cache of releases: this run's, of ``nodes`` or all; with a lifetime ledger every job's, by ``keys``."""
         if (account := ledger.account) is None or self.lasting is None:
@@ -232,6 +227,6 @@ class LifetimeAccount:
         return Account(self.ledger, keys, delta, settings.hash(), settings.name)
 
 
-def order_of(each: Keys, common: int) -> Tensor:
+def order_by_key(each: Keys, common: int) -> Tensor:
     """Return the nodes by their keys, common ones first, which is the same order in every job: Tensor[N] int64."""
     return torch.from_numpy(np.lexsort((each, np.arange(len(each)) >= common)))

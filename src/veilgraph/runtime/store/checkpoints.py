@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import adapter_of, private_folder, read_json, undamaged, write_json
+from veilgraph.core.files import adapter_of, private_folder, read_json, run_errors, write_json
 from veilgraph.core.tensor_file import Record, load_facts, load_tensors, save_tensors
 from veilgraph.protocol.agreement import BEGINNING, Point, Start
 
@@ -224,7 +224,7 @@ def _point_of(path: Path) -> Point:
     facts = load_facts(path)
     if not {"judgement", "stopped"} <= facts.keys():
         raise RunError(f"{path}: damaged (no judgement in it); delete it and resume")
-    with undamaged(path, "delete it and resume, or train again"):
+    with run_errors(path, "delete it and resume, or train again"):
         found = (facts.get("number", 0), _epoch_of(path), facts.get("session", ""))
         return cast("Point", adapter_of(Point).validate_python(found))
 

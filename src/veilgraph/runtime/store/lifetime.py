@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from veilgraph.core.arguments import check_mapping, path_of, wrong_type
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.files import private_folder, real_file, undamaged, write_whole
+from veilgraph.core.files import private_folder, resolve_unlinked, run_errors, write_whole
 from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.core.types import PartyId
 from veilgraph.core.yaml_file import read_yaml
@@ -51,7 +51,7 @@ def limits_in(folder: Path) -> LimitSettings | None:
     return _parse_ledger_limits(read_yaml(path, "file of limits"), str(path)) if path.is_file() else None
 
 
-def named(ledgers: object, holders: Sequence[PartyId]) -> dict[PartyId, LedgerPlace]:
+def parse_ledgers(ledgers: object, holders: Sequence[PartyId]) -> dict[PartyId, LedgerPlace]:
     """The ledgers that a caller names (``GivenLedgers``, or None) of holders of the job.
 
     Raises ``ConfigError``: of another type, or of others; or a limit breaks a rule or is not the one in the folder.
@@ -68,11 +68,11 @@ def named(ledgers: object, holders: Sequence[PartyId]) -> dict[PartyId, LedgerPl
         if not isinstance(said, str | os.PathLike | Mapping):
             way_out = "give a path, or {'folder': path, 'max_epsilon': 1.0}"
             raise wrong_type("ledgers", said, "a ledger's folder", way_out, party=name)
-    return {name: place(f"ledgers.{name}", said, name) for name, said in ledgers.items()}
+    return {name: parse_ledger(f"ledgers.{name}", said, name) for name, said in ledgers.items()}
 
 
-def place(name: PartyId, said: object, party: str) -> LedgerPlace:
-    """Parse argument ``name``: the folder of a party's ledger, or a mapping of it and limits; errors as ``named``."""
+def parse_ledger(name: PartyId, said: object, party: str) -> LedgerPlace:
+    """Parse argument ``name``: a party's ledger folder, or a mapping of it and limits; errors as ``parse_ledgers``."""
     if not isinstance(said, Mapping):
         return LedgerPlace(path_of(name, said, "a ledger's folder").resolve(), party)
     if _FOLDER not in said:
@@ -91,11 +91,11 @@ def place(name: PartyId, said: object, party: str) -> LedgerPlace:
     return LedgerPlace(folder, party, limits=limits)
 
 
-def beside(path: Path) -> LedgerPlace:
+def default_ledger_of(path: Path) -> LedgerPlace:
     """The default ledger of a saved graph: ledger/<party> beside its file. Raises ``DataError``: no graph is there."""
     party = saved_name(path)
     name = party if re.fullmatch(NAME_PATTERN, party) else sha256(party.encode("utf-8", "surrogatepass")).hexdigest()
-    return LedgerPlace(real_file(path).parent / "ledger" / name, party)
+    return LedgerPlace(resolve_unlinked(path).parent / "ledger" / name, party)
 
 
 def check_apart(places: Mapping[PartyId, LedgerPlace]) -> None:
@@ -144,7 +144,7 @@ class _PlaceFile(BaseModel):
     ids: bool
 
 
-def keep(store: PartyStore, found: LedgerPlace) -> None:
+def write_place(store: PartyStore, found: LedgerPlace) -> None:
     """Write a ledger's place, and its ids, into a party's part of a run; its limits into the ledger's folder."""
     keep_limits(found)
     if found.ids is not None:
@@ -160,12 +160,12 @@ def keep_limits(found: LedgerPlace) -> None:
         write_whole(private_folder(found.folder) / LIMITS_FILE, yaml.safe_dump(said, sort_keys=False).encode())
 
 
-def kept(store: PartyStore) -> LedgerPlace | None:
-    """Read the place that ``keep`` wrote; None where it wrote none. Raises ``RunError``: a file is damaged."""
+def read_place(store: PartyStore) -> LedgerPlace | None:
+    """Read the place that ``write_place`` wrote; None where it wrote none. Raises ``RunError``: a file is damaged."""
     path = store.path / _PLACE
     if not path.is_file():
         return None
-    with undamaged(path, "restore it, or begin a new run"):
+    with run_errors(path, "restore it, or begin a new run"):
         said, ids = _PlaceFile.model_validate_json(path.read_bytes()), None
         if said.ids:
             held = store.keeper.get(_IDS)
@@ -177,11 +177,11 @@ def kept(store: PartyStore) -> LedgerPlace | None:
 
 def check_kept(run: RunDirectory, settings: JobSettings) -> None:
     """Refuse to go on with a run whose job a holder's ledger no longer allows; errors as ``check_limits``."""
-    found = {name: kept(run.party(name)) for name in settings.data.names}
+    found = {name: read_place(run.party(name)) for name in settings.data.names}
     check_limits({name: each for name, each in found.items() if each is not None}, settings)
 
 
-def without(settings: JobSettings, lasting: Sequence[PartyId]) -> list[PartyId]:
+def holders_without_ledger(settings: JobSettings, lasting: Sequence[PartyId]) -> list[PartyId]:
     """Holders that release something, and pay from the ledger of their run alone: not those in ``lasting``."""
     if not adds_noise(settings):
         return []
@@ -212,17 +212,17 @@ def lifetime_of(organisation: Organisation, marks: Path | None = None) -> Lifeti
     """
     settings = organisation.settings
     folder = organisation.folder / settings.ledger
-    budget = both(_budget_of(settings.limits), limits_in(folder))
+    budget = tighter_budget(_budget_of(settings.limits), limits_in(folder))
     return Lifetime(folder, settings.party, budget, Marks(marks or default_marks()))
 
 
 def lifetime_at(place: LedgerPlace, marks: Path | None = None) -> Lifetime:
     """The ledger of all that a holder without a party file ever released; ``marks`` and errors as ``lifetime_of``."""
-    budget = both(Budget(), limits_in(place.folder) or place.limits)
+    budget = tighter_budget(Budget(), limits_in(place.folder) or place.limits)
     return Lifetime(place.folder, place.party, budget, Marks(marks or default_marks()))
 
 
-def both(budget: Budget, limits: LimitSettings | None) -> Budget:
+def tighter_budget(budget: Budget, limits: LimitSettings | None) -> Budget:
     """The tighter of a party's budget and its folder's limits; ``ConfigError``: their units or neighbours differ."""
     if limits is None:
         return budget

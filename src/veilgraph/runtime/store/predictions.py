@@ -236,14 +236,14 @@ def calibration_in(facts: Record) -> Calibration | None:
     return None if found is None else Calibration(float(found["scale"]), tuple(found["shifts"]))
 
 
-def reading(run: RunDirectory) -> PartyId:
+def predicting_holder(run: RunDirectory) -> PartyId:
     """The holder whose predictions are the run's: the only scoring one whose part is here, else the label holder."""
     settings = run.settings
     here = [party for party in settings.duties.scoring if settings.data.is_apart and run.party_path(party).is_dir()]
     return settings.data.label_party if len(here) != 1 else here[0]
 
 
-def joined(predictions: Sequence[Predictions]) -> Predictions:
+def join_predictions(predictions: Sequence[Predictions]) -> Predictions:
     """Join predictions of several holders (horizontal): one for each id, of the first that has it; nodes from 0 on."""
     first, *_ = predictions
     alike = [text for each in predictions for text in each.compared or ()]
@@ -318,7 +318,7 @@ def name_nodes(
         store.keeper.put(_KEPT, {_NODES: numbers}, {})
 
 
-def name_ahead(path: Path, nodes: Sequence[int] | None = None, *, ids: Sequence[str] | None = None) -> int:
+def name_next_nodes(path: Path, nodes: Sequence[int] | None = None, *, ids: Sequence[str] | None = None) -> int:
     """Write which nodes the next inference across organisations is of, at a holder that may; return how many.
 
     Raises ``RunError``: it is not such a holder's part; ``ConfigError``: no node is named, or the job predicts all.
@@ -331,7 +331,7 @@ def name_ahead(path: Path, nodes: Sequence[int] | None = None, *, ids: Sequence[
             "is not; leave --ask out",
             key="ask",
         )
-    party, naming = reading(run), settings.duties.scoring
+    party, naming = predicting_holder(run), settings.duties.scoring
     if not run.party_path(party).is_dir():
         only = "alone names" if len(naming) == 1 else "name"
         raise RunError(f"{path} has no part of {listed(naming)}, who {only} nodes; name them there", party=party)

@@ -63,7 +63,7 @@ _PARTS: Final = {Beginning: "begins", Statement: "statement", Countersignature: 
 
 
 @dataclass
-class Attested:
+class EvidenceContent:
     """The content of a party's evidence file.
 
     Attributes:
@@ -89,10 +89,10 @@ class Attested:
             self.heard.setdefault(line.party, []).append(line)
 
 
-def _parse_evidence(path: Path, lines: Sequence[bytes]) -> Attested:
+def _parse_evidence(path: Path, lines: Sequence[bytes]) -> EvidenceContent:
     """Parse lines of an evidence.jsonl; ``RunError`` names the first that breaks the chain or has another form."""
     check_chain(path, lines)
-    found: Attested | None = None
+    found: EvidenceContent | None = None
     for number, text in enumerate(lines, start=1):
         try:
             line = _Line.model_validate_json(text)
@@ -102,7 +102,7 @@ def _parse_evidence(path: Path, lines: Sequence[bytes]) -> Attested:
         if (line.begins is not None) != (number == 1):
             raise RunError(f"{path}, line {number}: the first line, and no other, says whose file it is; {_WAY_OUT}")
         if line.begins is not None:
-            found = Attested(line.begins)
+            found = EvidenceContent(line.begins)
         elif found is not None and (said := line.statement or line.countersignature) is not None:
             found.add(said, number - 1)
     if found is None:
@@ -116,7 +116,7 @@ def certified_names(folder: Path) -> Mapping[PartyId, str]:
     return _parse_evidence(folder / EVIDENCE, lines).beginning.names if lines else {}
 
 
-def who_deals(folders: Iterable[Path]) -> str | None:
+def dealer_name(folders: Iterable[Path]) -> str | None:
     """The name in party ``server``'s certificate, from the first folder whose evidence has it; else None."""
     return next((name for folder in folders if (name := certified_names(folder).get(SERVER))), None)
 
@@ -127,7 +127,7 @@ def _heads_of(folder: Path, name: str, beginning: Beginning) -> Heads:
     return Heads(bytes.fromhex(beginning.salt), about, whole_lines(folder / name))
 
 
-def difference(statement: Statement, records: Sequence[Heads], before: Statement | None = None) -> str:
+def fault_of_records(statement: Statement, records: Sequence[Heads], before: Statement | None = None) -> str:
     """Where records lack lines of a statement, or changed since; empty where they match. ``before``: one that did."""
     for place, (name, extent, heads) in enumerate(zip(RECORDS, statement.extents, records, strict=True)):
         head = heads.head(extent.lines)
@@ -154,7 +154,7 @@ class RecordLog:
         lines = whole_lines(self._path)
         self._lines = len(lines)
         self._last = digest(lines[-1]) if lines else ""
-        self.fault, self.found = "", Attested(beginning)
+        self.fault, self.found = "", EvidenceContent(beginning)
         if not lines:
             return
         try:
@@ -183,7 +183,7 @@ class RecordLog:
     def changed(self) -> str:
         """Where the records do not match the party's newest statement, with file and line; empty where they match."""
         records, before = self.records(), None
-        if self.newest is None or not difference(self.newest, records):
+        if self.newest is None or not fault_of_records(self.newest, records):
             return ""
         try:  # these say best where
             for name in RECORDS:
@@ -191,7 +191,7 @@ class RecordLog:
         except RunError as error:
             return str(error)
         for statement in self.found.own:
-            if found := difference(statement, records, before):
+            if found := fault_of_records(statement, records, before):
                 return found
             before = statement
         return ""
@@ -308,7 +308,7 @@ class _RecordCheck:
                 f"{self._path}: is missing or empty: no session of this party has come to its end, or the file was "
                 "removed; there is nothing to verify its records by"
             )
-        self.evidence: Attested = _parse_evidence(self._path, lines)
+        self.evidence: EvidenceContent = _parse_evidence(self._path, lines)
         beginning = self.evidence.beginning
         if (beginning.run, beginning.party) != (self._run, party):
             raise RunError(
@@ -389,7 +389,7 @@ class _RecordCheck:
                     code="missing-statement",
                 )
             self._check_signature(where, str(statement), statement, self._party)
-            if fault := difference(statement, heads, before):
+            if fault := fault_of_records(statement, heads, before):
                 raise RunError(f"{self._folder}/{fault}")
             before = statement
 

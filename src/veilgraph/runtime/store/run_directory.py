@@ -62,7 +62,7 @@ from veilgraph.core.files import (
     private_folder,
     read_json,
     remove_temporary_files,
-    undamaged,
+    run_errors,
     write_json,
     write_whole,
 )
@@ -233,7 +233,7 @@ class _JsonLines:
 
 
 def _parse(content: bytes, path: Path) -> Record:
-    with undamaged(path, "delete it and resume"):
+    with run_errors(path, "delete it and resume"):
         return _RECORD.validate_json(content)
 
 
@@ -313,7 +313,7 @@ class PartyStore:
         if (kept := self.keeper.get(_CANARIES)) is None:
             return None
         tensors, facts = kept
-        with undamaged(self.canaries_path, "restore it, or begin a new run"):
+        with run_errors(self.canaries_path, "restore it, or begin a new run"):
             counts = _COUNTS.validate_python(facts)
             return Canaries(counts["count"], counts["nodes"], tensors["key"].numpy().tobytes())
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from veilgraph.core import __version__
 from veilgraph.core.chain import whole_lines
-from veilgraph.core.files import adapter_of, append, undamaged, write_json
+from veilgraph.core.files import adapter_of, append, run_errors, write_json
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.link.view import RecordedLink, TrafficEntry
 from veilgraph.privacy.publisher import Spent
@@ -93,7 +93,7 @@ class TrafficLog:
         """Append what a killed session had noted as sent, and remove its note."""
         if not self._path.is_file():
             return
-        with undamaged(self._path, "it holds what a killed session sent: keep a copy, and remove it"):
+        with run_errors(self._path, "it holds what a killed session sent: keep a copy, and remove it"):
             noted = _Sending.model_validate_json(self._path.read_bytes())
             entries = [_parse_entry(row) for row in noted.traffic]
         self._append_disclosures(noted.phase, entries, noted.time, noted.spent, whole=False)
@@ -163,7 +163,7 @@ def software_words(folders: Iterable[Path]) -> str:
     """Describe the software of all sessions in one line, empty for none. Raises ``RunError`` for a damaged record."""
     sessions: dict[str, None] = {}
     for path in (folder / SOFTWARE_FILE for folder in folders):
-        with undamaged(path, "delete it"):
+        with run_errors(path, "delete it"):
             lines = whole_lines(path)  # without one that was cut off
             sessions |= dict.fromkeys(_describe(_Stated.model_validate_json(line).software) for line in lines)
     return "; later ".join(sessions)

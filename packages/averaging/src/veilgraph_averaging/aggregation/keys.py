@@ -21,7 +21,7 @@ from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, derive_key
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import exchange
-from veilgraph.mpc.mask import agreed
+from veilgraph.mpc.mask import derive_shared_key
 from veilgraph_averaging.aggregation import shamir
 
 SIGNATURE_BYTES = 64
@@ -180,7 +180,7 @@ class Sealing:
 
     def _cipher(self, sender: PartyId, receiver: PartyId, public: bytes, peer: PartyId) -> AESGCM:
         purpose = f"shares/{self._round.name}/{sender} to {receiver}"
-        return AESGCM(agreed(self._private, public, purpose, peer))
+        return AESGCM(derive_shared_key(self._private, public, purpose, peer))
 
 
 def own_mask(round_: Round, seed: int, size: int) -> Tensor:
@@ -196,5 +196,5 @@ def pairwise_mask(
     ``private`` is the mask key of one of the two, ``public`` of the other's.
     """
     names = "/".join(sorted([holder, peer]))
-    mask = expand(agreed(private, public, f"pair/{round_.name}/{names}", peer), "mask", (size,))
+    mask = expand(derive_shared_key(private, public, f"pair/{round_.name}/{names}", peer), "mask", (size,))
     return mask if holder < peer else mask.neg_()

@@ -14,7 +14,7 @@ from torch import Tensor
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.mask import add
+from veilgraph.mpc.mask import ring_sum
 from veilgraph_averaging.aggregation import shamir
 from veilgraph_averaging.aggregation.keys import (
     KEY_BYTES,
@@ -233,7 +233,7 @@ class ServerRound:
         """Add up the masked values, int64 [size] each, and return whose they are: bool [P]."""
         self._round.enough(received, "masked values")
         self.counted = tuple(received)
-        self._total = add(received.values())
+        self._total = ring_sum(received.values())
         return torch.tensor([holder in received for holder in self._round.holders])
 
     def confirmations(self, received: Received) -> Tensor:

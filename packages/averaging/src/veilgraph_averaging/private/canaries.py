@@ -19,7 +19,7 @@ from typing_extensions import override
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.features import compact, is_sparse
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.canaries import DrawnCanaries, check_nodes, in_place
+from veilgraph.privacy.canaries import DrawnCanaries, check_nodes, replace_edges_at
 from veilgraph.privacy.event import Neighbours
 
 _MOST_LEAVES: Final = 8
@@ -85,7 +85,7 @@ class TrainedCanaries(DrawnCanaries):
         labels[everywhere] = first.repeat_interleave(1 + self.leaves).to(labels.dtype)
         labels[centres] = torch.where(is_there, torch.where(coins, first, second), -1).to(labels.dtype)
         return replace(
-            in_place(graph, taken, torch.cat([pairs, pairs.flip(0)], dim=1)),
+            replace_edges_at(graph, taken, torch.cat([pairs, pairs.flip(0)], dim=1)),
             features=self._with_canary_features(graph.features, coins),
             labels=labels,
             train_mask=train,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from veilgraph.core.threads import made_once
+from veilgraph.core.threads import locked_cache
 
 Values = NDArray[np.float64]
 
@@ -111,7 +111,7 @@ class Mixture:
         return found
 
 
-@made_once(maxsize=64)
+@locked_cache(maxsize=64)
 def distribution_of(
     deviation: float, rate: float, removed: int, inserted: int, interval: float
 ) -> PrivacyLossDistribution:

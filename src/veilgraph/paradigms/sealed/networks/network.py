@@ -30,9 +30,9 @@ from torch import Tensor
 
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
-from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, inverse_root, relu, times
+from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, inverse_root, multiply_open, relu
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, concatenate
 from veilgraph.paradigms.sealed.learners import Learners
 from veilgraph.paradigms.sealed.networks.propagation import HiddenEdges, Propagation, check_double_entry, one_hot
 from veilgraph.paradigms.sealed.plan import (
@@ -58,7 +58,7 @@ _SQUARE_BITS: Final = 36  # of two such rows and their number together: squares 
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedWire:
     """An attribute whose wire is saved with the weights: owner, name, shape, bits; ``predicts``: to predict, too."""
 
     owner: object
@@ -75,7 +75,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Passed:
+class ForwardState:
     """What a forward pass leaves for the backward one: rows [B, columns], logits [B, C], hidden units and their gates.
 
     ``left`` is the dropout factor of the hidden units: int64 [B, width], 0 or 2; or 1.
@@ -197,7 +197,7 @@ class Network:
             return self.machine.put(holder, context.columns_of(holder), shape, BITS)
 
         if sizes.blocks:
-            self.columns = [joined([own(holder, block.size) for holder, block in sizes.owners.items()])]
+            self.columns = [concatenate([own(holder, block.size) for holder, block in sizes.owners.items()])]
         else:
             self.columns = [own(holder, sizes.nodes) for holder in sizes.columns]
         for each in self._propagations:
@@ -218,17 +218,17 @@ class Network:
         rows = self._plain_rows()
         self.rows = self._standardised(rows)
 
-    def kept(self) -> dict[str, Kept]:
+    def kept(self) -> dict[str, SavedWire]:
         """Name → wire that is computed once and saved with the weights, in the order of restoring."""
         sizes, columns = self.context.sizes, sum(self._block_widths[block] for block in self.context.plan.blocks)
         found = {
-            f"roots.{place}": Kept(each, "roots", (sizes.nodes, 1), FINE_BITS)
+            f"roots.{place}": SavedWire(each, "roots", (sizes.nodes, 1), FINE_BITS)
             for place, each in enumerate(self._propagations)
             if not (each.is_owned or sizes.blocks)  # which has other rows in every session
         }
-        found["rows"] = Kept(self, "rows", (self._row_count, 1 + columns), BITS)
-        found["weight.mean"] = Kept(self, "mean", (1, columns), BITS, predicts=True)
-        found["weight.gain"] = Kept(self, "gain", (1, columns), GAIN_BITS, predicts=True)
+        found["rows"] = SavedWire(self, "rows", (self._row_count, 1 + columns), BITS)
+        found["weight.mean"] = SavedWire(self, "mean", (1, columns), BITS, predicts=True)
+        found["weight.gain"] = SavedWire(self, "gain", (1, columns), GAIN_BITS, predicts=True)
         return found
 
     def resume(self) -> None:
@@ -263,7 +263,7 @@ class Network:
             *(glorot(*shape) for shape in second),
         ]
 
-    def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> Passed:
+    def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> ForwardState:
         """Compute logits of the ``wanted`` training rows, from what steps change; ``left``: c, as in ``sums_rows``."""
         rows = self._trial_rows()[wanted]
         if not self.sums_rows:
@@ -311,26 +311,26 @@ class Network:
         many = sizes.training + sizes.validation >= max(map(self._moved_width, self.relations), default=0)
         return many or not self.relations or bool(sizes.blocks)
 
-    def _logits(self, weights: Sequence[Wire], rows: Wire) -> Passed:
+    def _logits(self, weights: Sequence[Wire], rows: Wire) -> ForwardState:
         return self._head(weights, rows, self.linear(rows, weights[0]))
 
-    def _head(self, weights: Sequence[Wire], rows: Wire, made: Wire, left: Tensor | int = 1) -> Passed:
+    def _head(self, weights: Sequence[Wire], rows: Wire, made: Wire, left: Tensor | int = 1) -> ForwardState:
         """Compute logits from ``made``, the rows times the first weights, through the hidden layer if there is one."""
         if not self.trial.deep:
-            return Passed(rows, made, None)
+            return ForwardState(rows, made, None)
         classes = self.context.sizes.classes
         units, gate = relu(self.machine, made[:, classes:])
         hidden = units.times(left)
-        return Passed(rows, made[:, :classes] + self.linear(hidden, weights[1]), (hidden, gate), left)
+        return ForwardState(rows, made[:, :classes] + self.linear(hidden, weights[1]), (hidden, gate), left)
 
-    def backward(self, weights: Sequence[Wire], passed: Passed, error: Wire) -> list[Summands]:
+    def backward(self, weights: Sequence[Wire], passed: ForwardState, error: Wire) -> list[Summands]:
         """Gradients of what steps change, from ``error``, the gradient of the logits [B, C]."""
         if passed.hidden is None:
             return [self._first_gradient(passed.rows, error)]
         hidden, gate = passed.hidden
         back = self.opened(self.machine.product(matmul, error, weights[1].T), error.bits)
         through = self.machine.open(self.machine.gate(gate, back)).times(passed.left)
-        both = joined([error, through], 1)
+        both = concatenate([error, through], 1)
         return [self._first_gradient(passed.rows, both), self.machine.product(transposed_matmul, hidden, error)]
 
     def _first_gradient(self, rows: Wire, error: Wire) -> Summands:
@@ -348,10 +348,10 @@ class Network:
         assert self.gain is not None
         assert self.mean is not None
         machine, places = self.machine, self.places(self.trial.blocks)[1:] - 1
-        columns = times(machine, first[1:], self.gain.columns(places).T, first.bits)
+        columns = multiply_open(machine, first[1:], self.gain.columns(places).T, first.bits)
         moved = self.opened(machine.product(matmul, self.mean.columns(places), columns), first.bits)
         self.watched.append(columns)
-        return joined([first[:1] - moved, columns])
+        return concatenate([first[:1] - moved, columns])
 
     def _made_of_all(self, first: Wire) -> Wire:
         """Multiply every node's row by the first weights, before or after hops as is cheaper: [N, width]."""
@@ -440,12 +440,12 @@ class Network:
         one = machine.constant(torch.full((count, 1), 1 << BITS), BITS)
         if self._propagates_columns:
             parts = [part for block in context.plan.blocks for part in self._columns_of_all(block)]
-            everything = joined(parts, 1)
+            everything = concatenate(parts, 1)
             learners = Learners(machine, context)
             picked = [self.opened(learners.pick("rows", "training", everything))]
             if sizes.validation:
                 picked.append(self.opened(learners.pick("judged", "validation", everything)))
-            return joined([one, joined(picked)], 1)
+            return concatenate([one, concatenate(picked)], 1)
         rows = context.of(owner, "rows")
         columns = None if rows is None else one_hot(rows, sizes.nodes).T.contiguous()
         start = machine.put(owner, columns, (sizes.nodes, count), BITS)
@@ -463,7 +463,7 @@ class Network:
                     moved = {(relation, hops): self.spread(relation, begun[1], begun[0], transposed=True, narrow=True)}
                 parts = self._home(*context.plan.moved(block))
                 found += [self.opened(machine.product(matmul, moved[relation, hops].T, part)) for part in parts]
-        return joined(found, 1)
+        return concatenate(found, 1)
 
     def _columns_of_all(self, block: str) -> list[Wire]:
         """A block's columns at all nodes, one wire for each relation of its hops or each holder: [N, ·]."""
@@ -486,7 +486,7 @@ class Network:
         doublings = _VARIANCE_BITS // 2 - (0 if self.context.plan.standard else _LARGEST_GAIN)
         root = inverse_root(machine, machine.split(whole[0]), MOST_OPENED << _VARIANCE_BITS, GAIN_BITS + doublings)
         self.gain = root[None].halved(-doublings)
-        return joined([rows[:, :1], self.opened(machine.product(torch.mul, centred, self.gain))], 1)
+        return concatenate([rows[:, :1], self.opened(machine.product(torch.mul, centred, self.gain))], 1)
 
     def _column_means(self, rows: Summands, bits: int) -> Wire:
         """Mean over rows [n, d], opened with ``bits`` fractional bits: [1, d]."""

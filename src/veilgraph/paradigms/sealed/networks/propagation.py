@@ -23,10 +23,10 @@ from torch import Tensor
 from veilgraph.core.errors import DataError
 from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.sealed.functions import FINE_BITS, inverse_root, times
+from veilgraph.mpc.sealed.functions import FINE_BITS, inverse_root, multiply_open
 from veilgraph.mpc.sealed.hops import HiddenGraph
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Ring, Summands, Wire, joined, side_by_side
+from veilgraph.mpc.sealed.wire import Ring, Summands, Wire, concatenate, side_by_side
 from veilgraph.paradigms.sealed.plan import Context
 
 EDGE_BITS: Final = 16  # fractional bits of edges' weights
@@ -95,7 +95,7 @@ class Propagation:
         if self.is_owned:
             everywhere = {self.holders[0]: slice(0, context.sizes.nodes)}
             rows = {holder: block.rows for holder, block in context.sizes.owners.items()} or everywhere
-            self.roots = joined([self._own_roots(holder, at) for holder, at in rows.items()])
+            self.roots = concatenate([self._own_roots(holder, at) for holder, at in rows.items()])
 
     def _own_roots(self, holder: PartyId, rows: slice) -> Wire:
         """Put in D^(−1/2) of these rows, which the holder computes at home."""
@@ -137,7 +137,7 @@ class Propagation:
         total = sum(part.shape[1] for part in columns)
         width = max(1, AT_ONCE // columns[0].shape[0])
         if total <= width:
-            columns = [joined(columns, 1)]
+            columns = [concatenate(columns, 1)]
         if teleport not in self._scaling:
             self._scaling[teleport] = self._scales(teleport)
         ways = [True] if transposed and self._context.plan.directed else self._ways
@@ -180,7 +180,7 @@ class Propagation:
         """
         machine = self._machine
         assert self.roots is not None
-        inverse = times(machine, self.roots, self.roots, FINE_BITS)
+        inverse = multiply_open(machine, self.roots, self.roots, FINE_BITS)
         if not teleport:
             return self.roots, inverse, self.roots, self.roots
         parts = [machine.split(part) for part in (inverse, self.roots, self.roots)]
@@ -219,10 +219,10 @@ def check_double_entry(
         return machine.open(part.map(lambda rows: rows.sum(0, keepdim=True)))
 
     for one, other in pairs:
-        differences = joined([of(0, other, one) - of(1, one, other), of(0, one, other) - of(1, other, one)])
+        differences = concatenate([of(0, other, one) - of(1, one, other), of(0, one, other) - of(1, other, one)])
         found.append(machine.value(machine.negative(differences)) + machine.value(machine.negative(-differences)))
     counts = [each.map(lambda rows: rows.sum(0, keepdim=True)) for each in found]
-    differs = machine.value(machine.negative(-joined([machine.open(each) for each in counts])))
+    differs = machine.value(machine.negative(-concatenate([machine.open(each) for each in counts])))
     told = [machine.reveal(machine.open(differs), holder) for holder in blocks]
     bits = next((each for each in told if each is not None), None)
     if bits is not None and bool((bits > 0).any()):

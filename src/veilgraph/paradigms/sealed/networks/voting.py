@@ -14,7 +14,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.mpc.sealed.functions import BITS, one_hot_of_largest
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire
-from veilgraph.paradigms.sealed.networks.network import Kept, Network
+from veilgraph.paradigms.sealed.networks.network import Network, SavedWire
 from veilgraph.paradigms.sealed.networks.propagation import Propagation, repeat_column
 from veilgraph.paradigms.sealed.plan import MOST_OPENED, Context
 
@@ -77,9 +77,9 @@ class Voting(Network):
         return self.machine.hop(graphs, votes) - self.machine.split(votes)
 
     @override
-    def kept(self) -> dict[str, Kept]:
+    def kept(self) -> dict[str, SavedWire]:
         sizes = self.context.sizes
-        return super().kept() | {VOTES: Kept(self, "votes", (sizes.nodes, sizes.classes), 0, predicts=True)}
+        return super().kept() | {VOTES: SavedWire(self, "votes", (sizes.nodes, sizes.classes), 0, predicts=True)}
 
     @override
     def told(self) -> Wire | None:
