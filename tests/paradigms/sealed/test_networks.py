@@ -144,6 +144,12 @@ def test_100_columns_of_all_holders_are_tried_as_rows_of_length_1_too() -> None:
         assert twin_context(job, small_graphs(columns=columns))[0].plan.trials == trials
 
 
+def test_where_no_step_is_judged_the_one_trial_has_hops() -> None:
+    job = small_job(2, STANDARD, {"model": {"network": None, "blocks": None}, "train": {"select_by": "last"}})
+    [trial] = trials_of(job, 8)
+    assert trial.blocks == ("own", "pooled.10")
+
+
 def test_unit_rows_undo_what_columns_were_scaled_by() -> None:
     """Of words, whatever each was standardised by, rows are those of 0 and 1, of length 1; constant columns are 0."""
     words = torch.tensor([[1, 0, 0, 5], [1, 1, 0, 5], [0, 1, 1, 5], [0, 0, 0, 5]], dtype=torch.float64)

@@ -43,14 +43,13 @@ _OF_WORDS: Final = (
     Trial((OWN, "pooled.1", "pooled.2", "pooled.3"), deep=True, learning_rate=4.0, weight_decay=1e-2, drops=True),
 )
 _OF_TABLES: Final = (
+    Trial((OWN, "pooled.10"), deep=False, learning_rate=1.0, weight_decay=5e-3),
     Trial((OWN, BOOSTING), deep=True, learning_rate=0.25, weight_decay=5e-3),
     Trial((OWN, QUANTILES, NEIGHBOURS, BOOSTING, "pooled.10"), deep=True, learning_rate=0.125, weight_decay=5e-3),
-    Trial((OWN, "pooled.10"), deep=False, learning_rate=1.0, weight_decay=5e-3),
     Trial((OWN, "pooled.1", "pooled.2"), deep=False, learning_rate=0.5, weight_decay=5e-3),
 )
 WIDE: Final = 100  # columns of all holders, from which on most of them are words, or as rare as these
 _OF_UNIONS: Final = (
-    Trial((OWN,), deep=False, learning_rate=1.0, weight_decay=5e-3),
     Trial((OWN, BOOSTING), deep=True, learning_rate=0.25, weight_decay=5e-3),
     Trial((OWN, NEIGHBOURS, BOOSTING, "each.1", "each.2"), deep=True, learning_rate=0.125, weight_decay=5e-3),
     Trial((OWN, "pooled.1", "pooled.2"), deep=False, learning_rate=0.5, weight_decay=5e-3),
@@ -73,6 +72,8 @@ def trials_of(job: SealedJob, columns: int | None = None) -> tuple[Trial, ...]:
     if standard and (columns is None or columns >= WIDE):
         found += _OF_WIDE
     shallow, deep = (next(trial for trial in found if trial.deep == deep) for deep in (False, True))
+    if train.select_by == "last":  # one trial, with hops
+        found = (shallow, *found)
     if job.privacy is not None:
         found = (replace(shallow, blocks=model.blocks or ("pooled.10",)),)
     elif model.blocks is not None:
