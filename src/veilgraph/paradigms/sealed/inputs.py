@@ -33,6 +33,7 @@ from veilgraph.paradigms.sealed.plan import (
     Sizes,
     Trial,
     epsilon_of,
+    hops_of,
 )
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, LARGEST_WEIGHTED, SealedJob
 from veilgraph.protocol.judge import balanced_weights
@@ -50,6 +51,7 @@ _OF_TABLES: Final = (
 )
 WIDE: Final = 100  # columns of all holders, from which on most of them are words, or as rare as these
 _OF_UNIONS: Final = (
+    Trial((OWN,), deep=False, learning_rate=1.0, weight_decay=5e-3),
     Trial((OWN, BOOSTING), deep=True, learning_rate=0.25, weight_decay=5e-3),
     Trial((OWN, NEIGHBOURS, BOOSTING, "each.1", "each.2"), deep=True, learning_rate=0.125, weight_decay=5e-3),
     Trial((OWN, "pooled.1", "pooled.2"), deep=False, learning_rate=0.5, weight_decay=5e-3),
@@ -71,8 +73,9 @@ def trials_of(job: SealedJob, columns: int | None = None) -> tuple[Trial, ...]:
     found: tuple[Trial, ...] = (_OF_TABLES if job.is_aligned else _OF_UNIONS) if standard else _OF_WORDS
     if standard and (columns is None or columns >= WIDE):
         found += _OF_WIDE
-    shallow, deep = (next(trial for trial in found if trial.deep == deep) for deep in (False, True))
-    if train.select_by == "last":  # one trial, with hops
+    shallow = next(trial for trial in found if not trial.deep and any(map(hops_of, trial.blocks)))
+    deep = next(trial for trial in found if trial.deep)
+    if train.select_by == "last":  # there is one trial
         found = (shallow, *found)
     if job.privacy is not None:
         found = (replace(shallow, blocks=model.blocks or ("pooled.10",)),)
