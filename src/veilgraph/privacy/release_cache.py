@@ -260,7 +260,7 @@ class LifetimeCache(ReleaseCache):
         return np.unique(np.concatenate(owing)) if owing else None
 
     def _known(self, kept: _Kept) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return each row's place among kept nodes, and whether it is sent again: told by ids, never by values."""
+        """Return rows' places among kept nodes, and which are sent again, by ids; all or none if releases are whole."""
         places, known = places_among(kept.keys, self._each)
         if self._whole and (not known.all() or (self._by_place and len(kept.keys) != len(known))):
             known[:] = False

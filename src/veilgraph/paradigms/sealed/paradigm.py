@@ -159,7 +159,7 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None, de
 
 
 def _costliest_trials(context: Context) -> list[int]:
-    """The trials whose release and prediction send most bytes, as nobody knows beforehand which are taken."""
+    """All trials, whose mean may be taken; of words the one whose release and prediction send most bytes."""
     places, found = list(range(len(context.plan.trials))), list[int]()
     tried = [places] if context.plan.standard else [[place] for place in places]
     for members in tried if len(tried) > 1 else []:

@@ -44,7 +44,7 @@ log = logging.getLogger("veilgraph")
 
 
 def draw_rows(nodes: int, block: Block, secrets: SecretSource) -> Tensor:
-    """Draw distinct random rows of a block, one for each node: int64 [nodes], numbered in the whole union."""
+    """Draw distinct rows of a block, of at least ``nodes`` rows: int64 [nodes], numbered in the whole union."""
     numbers = torch.frombuffer(bytearray(secrets(_WORD_BYTES * block.size)), dtype=torch.int64)
     drawn: Tensor = block.rows.start + shuffled(numbers)[:nodes]
     return drawn
