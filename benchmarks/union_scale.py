@@ -3,7 +3,8 @@
 Three banks, the dealer and the launcher are processes on this machine, every message sealed between its ends. Accounts
 and payments are drawn from a seed, ten payments an account, some accounts with very many: a linear model of holders'
 columns and these after two hops, 50 steps of 2,048 rows. Writes ``union-scale.json`` in ``docs``, and what a plan
-foresees beside what was measured. Sizes are ``NODESxCOLUMNS``.
+foresees beside what was measured. Sizes are ``NODESxCOLUMNS``. With ``--defaults`` jobs have the default networks and
+steps, and nothing is written.
 """
 
 from __future__ import annotations
@@ -41,8 +42,12 @@ STEPS, BATCH = 50, 2048
 _MAKE, _TRAIN = "--make", "--train"
 
 
-def job_of(folder: Path) -> JobSettings:
-    """One trial, whose steps are not judged."""
+def job_of(folder: Path, *, defaults: bool) -> JobSettings:
+    """One trial, whose steps are not judged; or a job that says nothing of its network."""
+    small = {
+        "model": {"network": "linear", "blocks": ["own", "pooled.2"]},
+        "train": {"epochs": STEPS, "batch_size": BATCH, "select_by": "last", "checkpoint_every": STEPS},
+    }
     graphs = {name: str(folder / f"{name}.safetensors") for name in BANKS}
     return parse_job(
         {
@@ -50,8 +55,7 @@ def job_of(folder: Path) -> JobSettings:
             "paradigm": "union",
             "timeout_s": 3600,
             "data": {"graphs": graphs, "feature_scaling": "standard"},
-            "model": {"network": "linear", "blocks": ["own", "pooled.2"]},
-            "train": {"epochs": STEPS, "batch_size": BATCH, "select_by": "last", "checkpoint_every": STEPS},
+            **({} if defaults else small),
         }
     )
 
@@ -71,9 +75,9 @@ def make(nodes: int, columns: int, folder: Path) -> None:
         save_party(graph, folder / f"{graph.party}.safetensors", ids)
 
 
-def trained(folder: Path) -> dict[str, Any]:
+def trained(folder: Path, *, defaults: bool) -> dict[str, Any]:
     """What it took, and what a plan foresees of it."""
-    job, paths = job_of(folder), {name: folder / f"{name}.safetensors" for name in BANKS}
+    job, paths = job_of(folder, defaults=defaults), {name: folder / f"{name}.safetensors" for name in BANKS}
     with installed(job.data.names):
         started = time.perf_counter()
         summary = train(job, folder / "run", options=RunOptions(processes=True, link=LINK)).summary
@@ -96,13 +100,14 @@ def trained(folder: Path) -> dict[str, Any]:
     }
 
 
-def measured(size: str) -> dict[str, Any]:
+def measured(size: str, *, defaults: bool) -> dict[str, Any]:
     """Of one size, made and trained in fresh processes."""
     nodes, columns = map(int, size.split("x"))
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-W", "ignore", "-m", "benchmarks.union_scale"]
         subprocess.run([*command, _MAKE, str(nodes), str(columns), folder], check=True)
-        output = subprocess.run([*command, _TRAIN, folder], check=True, stdout=subprocess.PIPE, text=True).stdout
+        more = ["--defaults"] if defaults else []
+        output = subprocess.run([*command, _TRAIN, folder, *more], check=True, stdout=subprocess.PIPE, text=True).stdout
     return {"nodes": nodes, "columns": columns, "load": os.getloadavg()[0], **json.loads(output.splitlines()[-1])}
 
 
@@ -130,16 +135,19 @@ def main() -> None:
         make(int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
         return
     if sys.argv[1:2] == [_TRAIN]:
-        print(json.dumps(trained(Path(sys.argv[2]))))
+        print(json.dumps(trained(Path(sys.argv[2]), defaults="--defaults" in sys.argv)))
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks.union_scale", description=__doc__)
     parser.add_argument("--sizes", nargs="*", default=list(SIZES))
     parser.add_argument("--out", type=Path, default=Path("docs"))
+    parser.add_argument("--defaults", action="store_true")
     asked = parser.parse_args()
     figures = []
     for size in asked.sizes:
-        figures.append(measured(size))
+        figures.append(measured(size, defaults=asked.defaults))
         print(json.dumps(figures[-1]), flush=True)
+        if asked.defaults:
+            continue
         (asked.out / "union-scale.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print("\n".join(section(figures)))
 

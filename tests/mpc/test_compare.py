@@ -19,7 +19,7 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc import bits, compare
-from veilgraph.mpc.bits import to_planes, words_for
+from veilgraph.mpc.bits import from_plane, to_planes, words_for
 from veilgraph.mpc.compare import (
     MaxServer,
     SecureMax,
@@ -366,3 +366,12 @@ def test_a_round_whose_tags_could_be_anothers_is_refused(round_):
 def test_impossible_maxima_are_refused(holders, dtype):
     with refused(ConfigError, key="dtype" if len(set(holders)) == 2 else "holders"):
         MaxServer(MemoryHub([SERVER], 1).link(SERVER), holders, fixed_secrets(), dtype)
+
+
+@pytest.mark.parametrize("entries", [0, 1, 64, 65, 16_384, 40_000])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_plane_has_one_bit_of_every_entry(entries: int, dtype: torch.dtype) -> None:
+    limits = torch.iinfo(dtype)
+    integers = torch.randint(limits.min, limits.max, (entries,), dtype=dtype)
+    found = torch.stack([from_plane(plane, entries) for plane in to_planes(integers)])
+    assert torch.equal(found, torch.stack([(integers >> place & 1).bool() for place in range(limits.bits)]))
