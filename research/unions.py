@@ -4,11 +4,13 @@
     python -m research.unions --bare
     python -m research.unions --sets
     python -m research.unions --rows
+    python -m research.unions --unseen
 
 ``--bare``: of worlds 0 and 1 the largest bank has no labels, and its own accounts are judged.
-The second are data sets on which nothing was chosen, with their nodes dealt to three holders at random. The figure
-there is test accuracy. ``--rows``: worlds of which half of the labelled accounts train, by steps of so many rows at
-most; figures are of validation accounts.
+``--sets``: data sets on which nothing was chosen, with their nodes dealt to three holders at random. The figure there
+is test accuracy, of Amazon AUC. ``--unseen``: of worlds 0 and 1 launderers of each pattern in turn are left out of
+training and validation; recall is of these among test accounts. ``--rows``: worlds of which half of the labelled
+accounts train, by steps of so many rows at most; figures are of validation accounts.
 Every way trains the network of union jobs with the defaults, on floating numbers in one place, as the tests hold the
 protocol to. A bank by itself has its own accounts, and all payments of these; of others' accounts it knows nothing
 else. Written to docs/unions.json after every world; worlds that are there are not made again.
@@ -19,7 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +30,8 @@ import numpy as np
 import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor
+from veilgraph_datasets.settings import PATTERN_KINDS, PaymentsSettings
+from veilgraph_datasets.world import payments_world
 
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
@@ -55,7 +59,10 @@ SETS: Final[Mapping[str, Mapping[str, Any]]] = {
     "Cora": {"dataset": "cora"},
     "CiteSeer": {"dataset": "citeseer"},
     "PubMed": {"dataset": "pubmed"},
+    "Amazon": {"dataset": "amazon"},
 }
+RANKED: Final = ("Amazon",)
+"""Data sets whose figure is AUC."""
 
 
 def main() -> None:
@@ -66,21 +73,15 @@ def main() -> None:
     parser.add_argument("--bare", action="store_true")
     parser.add_argument("--sets", action="store_true")
     parser.add_argument("--rows", action="store_true")
+    parser.add_argument("--unseen", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    if asked.bare:
-        for seed in range(2):
-            sys.stdout.write(f"{seed}: {said(bare(seed, asked.customers))}\n")
-        return
-    if asked.sets:
-        for name, data in SETS.items():
-            sys.stdout.write(f"{name}: {said(dealt(data))}\n")
-        return
-    if asked.rows:
-        for rows in ROWS:
-            figures = [by_rows(seed, asked.customers, rows) for seed in range(100, 104)]
-            sys.stdout.write(f"{rows}: {said(mean_of(figures))}\n")
-        return
+    for option, figures in (("bare", _bare), ("sets", _sets), ("rows", _rows), ("unseen", _unseen)):
+        if getattr(asked, option):
+            for name, one in figures(asked.customers):
+                sys.stdout.write(f"{name}: {said(one)}\n")
+                sys.stdout.flush()
+            return
     found = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.is_file() else {}
     for seed in range(asked.seeds):
         if str(seed) not in found:
@@ -90,6 +91,25 @@ def main() -> None:
             sys.stdout.write(f"{seed} {way}: {said(figures)}\n")
     for way in next(iter(found.values())):
         sys.stdout.write(f"mean {way}: {said(mean_of([each[way] for each in found.values()]))}\n")
+
+
+Named = Iterator[tuple[str, Mapping[str, float]]]
+
+
+def _bare(customers: int) -> Named:
+    return ((str(seed), bare(seed, customers)) for seed in range(2))
+
+
+def _sets(_: int) -> Named:
+    return ((name, dealt(data, ranks=name in RANKED)) for name, data in SETS.items())
+
+
+def _rows(customers: int) -> Named:
+    return ((str(rows), mean_of([by_rows(seed, customers, rows) for seed in range(100, 104)])) for rows in ROWS)
+
+
+def _unseen(customers: int) -> Named:
+    return ((f"{seed} {way}", figures) for seed in range(2) for way, figures in unseen(seed, customers))
 
 
 def mean_of(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -135,11 +155,65 @@ def bare(seed: int, customers: int) -> dict[str, float]:
     return judged([first], together(job, [without, *others], inputs.ids))
 
 
-def dealt(data: Mapping[str, Any]) -> dict[str, float]:
-    """Name of a way → accuracy over all holders' test nodes, of seed 0."""
+def dealt(data: Mapping[str, Any], *, ranks: bool) -> dict[str, float]:
+    """Name of a way → accuracy over all holders' test nodes, of seed 0, or the mean of their AUC."""
     job = union(parse_job({"paradigm": "union", "data": {**data, "holders": 3}}))
     graphs, found = every_way(job)
-    return {way: accuracy(graphs, logits) for way, logits in found.items()}
+    return {way: judged(graphs, logits)["auc"] if ranks else accuracy(graphs, logits) for way, logits in found.items()}
+
+
+def unseen(seed: int, customers: int) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield name of a way → kind of pattern → recall of its test launderers, by all kinds or by all the others."""
+    job = job_of(seed, customers)
+    inputs = PARADIGMS["union"].data.load(job)
+    graphs, ids = inputs.graphs, inputs.ids
+    truth = payments_world(PaymentsSettings.model_validate(job.data.payments), seed)
+    customer = np.concatenate([np.flatnonzero(truth.customers.of_bank(bank)) for bank in range(len(truth.banks))])
+    kinds = {}
+    for graph in graphs:
+        pattern = truth.pattern[customer[np.array(ids[graph.party][: graph.common], np.int64)]]
+        kinds[graph.party] = torch.from_numpy(np.where(pattern >= 0, truth.kind[pattern], -1))
+    yield "union, all patterns", recalls(graphs, kinds, together(job, graphs, ids))
+    yield "each alone, all patterns", recalls(graphs, kinds, each_alone(job, graphs, ids))
+    found: dict[str, dict[str, float]] = {"union, none of its kind": {}, "each alone, none of its kind": {}}
+    for place, kind in enumerate(PATTERN_KINDS):
+        without = [without_kind(graph, kinds[graph.party] == place) for graph in graphs]
+        for way, logits in zip(found, (together(job, without, ids), each_alone(job, without, ids)), strict=True):
+            found[way][kind] = recalls(graphs, kinds, logits)[kind]
+    yield from found.items()
+
+
+def without_kind(graph: PartyGraph, members: Tensor) -> PartyGraph:
+    """Neither train on these of a graph's own nodes nor judge steps by them."""
+    kept = torch.ones(graph.num_nodes, dtype=torch.bool)
+    kept[: graph.common] = ~members
+    assert graph.train_mask is not None
+    assert graph.val_mask is not None
+    return replace(graph, train_mask=graph.train_mask & kept, val_mask=graph.val_mask & kept)
+
+
+def recalls(
+    graphs: Sequence[PartyGraph], kinds: Mapping[PartyId, Tensor], logits: Mapping[PartyId, Tensor]
+) -> dict[str, float]:
+    """Kind of pattern → share of its test members that are among the alarms of their banks."""
+    alarmed, kind = list[Tensor](), list[Tensor]()
+    for graph in graphs:
+        assert graph.test_mask is not None
+        test = graph.test_mask[: graph.common]
+        scores = logits[graph.party].softmax(1)[test, 1]
+        alarms = torch.zeros(len(scores), dtype=torch.bool)
+        alarms[scores.argsort(descending=True)[: round(ALARMS * len(scores))]] = True
+        alarmed.append(alarms)
+        kind.append(kinds[graph.party][test])
+    alarms, of = torch.cat(alarmed), torch.cat(kind)
+    return {name: float(alarms[of == place].double().mean()) for place, name in enumerate(PATTERN_KINDS)}
+
+
+def each_alone(
+    job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]
+) -> dict[PartyId, Tensor]:
+    """Logits of every bank's own accounts by a bank that trains by itself."""
+    return {graph.party: alone(job, graph, ids[graph.party], lambda _: None).output for graph in graphs}
 
 
 def accuracy(graphs: Sequence[PartyGraph], logits: Mapping[PartyId, Tensor]) -> float:
@@ -161,7 +235,7 @@ def every_way(job: UnionJob) -> tuple[Sequence[PartyGraph], dict[str, dict[Party
     place = pooled(job, graphs, ids, lambda _: None).output
     apart = dict(zip(job.data.names, torch.split(place, [graph.common for graph in graphs]), strict=True))
     return graphs, {
-        "each alone": {g.party: alone(job, g, ids[g.party], lambda _: None).output for g in graphs},
+        "each alone": each_alone(job, graphs, ids),
         "union without edges across": together(job, inside, ids),
         "union": together(job, graphs, ids),
         "all in one place": apart,

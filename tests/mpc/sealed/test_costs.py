@@ -108,6 +108,7 @@ OPERATIONS: dict[str, tuple[Before, Callable[..., object]]] = {
     "triple of two": (lambda m: (whole(m), whole(m)), lambda m, x, y: m.triple(x, x, y)),
     "cube": (lambda m: (whole(m),), lambda m, x: m.triple(x, x, x)),
     "negative": (lambda m: (whole(m),), lambda m, x: m.negative(x)),
+    "sines": (lambda m: (whole(m),), lambda m, x: m.sines(x, 6, [1.0, 0.5])),
     "value": (lambda m: (bit(m),), lambda m, x: m.value(x)),
     "gate": (lambda m: (bit(m), whole(m)), lambda m, x, y: m.gate(x, y)),
     "hidden_graph": (lambda m: (), graph),
@@ -212,9 +213,9 @@ FUNCTIONS: dict[str, Callable[[Machine, Wire], object]] = {
     "relu": functions.relu,
     "row_max": functions.row_max,
     "argmax": functions.argmax,
-    "exponential": functions.exponential,
-    "reciprocal": lambda m, x: functions.reciprocal(m, x, D),
-    "softmax": functions.softmax,
+    "clipped": lambda m, x: functions.clipped(m, x, 3),
+    "logistic": functions.logistic,
+    "class_probabilities": functions.class_probabilities,
     "inverse_root": lambda m, x: functions.inverse_root(m, m.split(x[:, 0]), 4096),
 }
 

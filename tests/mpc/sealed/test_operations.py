@@ -24,6 +24,7 @@ from veilgraph.mpc.sealed.correlations import Holder
 from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.opening import GUARD, Open
+from veilgraph.mpc.sealed.sines import FACTOR_BITS, TABLE_BITS, UNIT_BITS, circle, odd_multiples
 from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate
 
 HOLDERS = st.integers(2, 6)
@@ -230,9 +231,10 @@ FUNCTIONS: dict[str, tuple[Any, Any, float, float]] = {
     "relu": (lambda m, x: functions.relu(m, x)[0], whole, 0, UNIT),
     "row_max": (functions.row_max, lambda seed, *s: whole(seed, *s, bits=2), 0, UNIT),
     "argmax": (functions.argmax, lambda seed, *s: whole(seed, *s, bits=0, most=2), 0, UNIT),
-    # A unit of 2^-20 lost before each cube counts up to 27 + 9 + 3 + 1 times, all of 2^-30 less than once.
-    "exponential": (functions.exponential, lambda seed, *s: -whole(seed, *s, most=300).abs(), 41, ERROR),
-    "softmax": (functions.softmax, lambda seed, *s: whole(seed, *s, most=20), 50, ERROR),
+    "clipped": (lambda m, x: functions.clipped(m, x, 3), whole, 0, UNIT),
+    # Sixteen pairs of factors of 22 bits and the result are off by half a unit, log(C − 1) by half a unit of 18 bits.
+    "logistic": (functions.logistic, lambda seed, *s: whole(seed, *s, most=40), 5, ERROR),
+    "class_probabilities": (functions.class_probabilities, lambda seed, *s: whole(seed, *s, most=20), 6, ERROR),
 }
 
 
@@ -246,17 +248,43 @@ def test_functions(name: str, holders: int, rows: int, columns: int, seed: int) 
 
 
 @settings(max_examples=8)
-@given(st.integers(2, 4), st.sampled_from([1, 2, 3, 7, 40, 512]), SEED)
-def test_a_reciprocal(holders: int, most: int, seed: int) -> None:
-    x = 1 + whole(seed, 9, most=1).abs() * (most - 1)
-    x[:2] = torch.tensor([1.0, most])
+@given(st.integers(2, 4), st.integers(1, 9), SEED)
+def test_probabilities_are_of_softmax_for_two_classes_and_of_one_against_all_others_for_more(
+    holders: int, classes: int, seed: int
+) -> None:
+    logits = whole(seed, 40, classes, most=30)
+    logits[0] = 0
+    results = run(
+        lambda m: functions.class_probabilities(m, m.put("A", of(m, "A", logits), logits.shape, BITS)), holders
+    )
+    found = secret(results) * ERROR
+    odds = logits.exp() if classes != 2 else (logits - logits.flip(1)).exp()
+    expected = odds / (odds + max(classes - 1, 1) if classes != 2 else odds + 1)
+    assert (found - expected).abs().max() < 5e-5
+    assert classes == 1 or (found[0] - 1 / classes).abs().max() < 5e-5
 
-    def program(machine: Machine) -> Wire:
-        return functions.reciprocal(machine, machine.put("A", of(machine, "A", x), (9,), BITS), most)
 
-    results = run(program, holders)
-    assert (secret(results) * ERROR - 1 / x).abs().max() < 12 * ERROR
-    agree(program, holders, 12, ERROR)
+@given(st.integers(13, 61), st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1))
+def test_angles_are_turned_as_complex_numbers_are(turn_bits: int, one: int, other: int) -> None:
+    """Whatever wraps around in the ring: of a sum that does, and of each summand."""
+    numbers = torch.tensor([one, other, (one + other + 2**63) % 2**64 - 2**63])
+    *_, found = odd_multiples(numbers, turn_bits, 3)
+    cosines, sines = found.to(torch.float64) * 2.0**-UNIT_BITS
+    turns = [number % 2**turn_bits * 5 % 2**turn_bits / 2**turn_bits for number in (one, other, one + other)]
+    angles = 2 * torch.pi * torch.tensor(turns, dtype=torch.float64)
+    assert (cosines - angles.cos()).abs().max() < 1e-7
+    assert (sines - angles.sin()).abs().max() < 1e-7
+
+
+def test_no_library_of_sines_rounds_a_factor_otherwise() -> None:
+    """All entries are so far from between two units that an error of 2^-52 changes none: shares are multiplied."""
+    for level in range(3):
+        turns = 2 * np.pi * np.arange(1 << TABLE_BITS) * 2.0 ** (-TABLE_BITS * (level + 1))
+        for part, rounded in zip((np.cos, np.sin), circle(level), strict=True):
+            error = np.abs(part(turns) * 2.0**UNIT_BITS - rounded.numpy())
+            assert error.max() < 0.5 - 2.0 ** (UNIT_BITS - 50)
+    factors = np.array(functions.SINES) * 2.0**FACTOR_BITS
+    assert np.abs(factors - factors.round()).max() < 0.5 - 2.0 ** (FACTOR_BITS - 50)
 
 
 @settings(max_examples=8)

@@ -102,7 +102,8 @@ def computing(machine: Machine, first: Wire, second: Wire, other: Wire) -> None:
     cubed = machine.open(machine.triple(product, product, square), 32)
     negative = machine.negative(cubed)
     gated = machine.open(machine.gate(negative, product) + machine.value(negative).scaled(0.5, 16))
-    machine.reveal(gated, "A")
+    waves = machine.sines(gated, 5, [0.75, -0.25])
+    machine.reveal(machine.open(waves, waves.bits - 20), "A")
 
 
 Slot = tuple[PartyId, PartyId, Kind, int, int]
@@ -316,6 +317,13 @@ def is_orders(forms: Forms) -> bool:
 
 
 compares_unmasked = compared((N, D))
+
+
+def is_sines(forms: Forms) -> bool:
+    return [len(shape) for shape, _ in forms] == [4]
+
+
+sines_unmasked = left_out(is_sines)
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "two holders cut by bits that have no masks": (bits_unmasked(N * D), "B"),
     "what is put in has no mask": (left_out(is_put), "B"),
@@ -329,6 +337,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "rows are picked in their order": (unshuffled(N), "B"),
     "sessions of three holders round alike": (cuts_alike, "AB"),
     "comparisons are opened without masks": (compares_unmasked, "B"),
+    "sines of masks are no shares": (sines_unmasked, "B"),
 }
 
 
@@ -351,7 +360,10 @@ def test_mutants_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)
     found = viewed(
         [
-            outside(session(MUCH, 1 + len(coalition), number, whole=mutate is compares_unmasked), coalition)
+            outside(
+                session(MUCH, 1 + len(coalition), number, whole=mutate in (compares_unmasked, sines_unmasked)),
+                coalition,
+            )
             for number in range(RUNS)
         ]
     )

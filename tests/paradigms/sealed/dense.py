@@ -61,6 +61,6 @@ def whole_rows(job: SealedJob, graphs: list[PartyGraph], rows: Tensor) -> Tensor
 
 
 def logits_by(z: Tensor, weights: list[Tensor], classes: int = 3, left: Tensor | int = 1) -> Tensor:
-    """softmax's argument: Z·W + relu(Z·U)·V, where ``left`` is what hidden units are multiplied by."""
+    """Logits: Z·W + relu(Z·U)·V, where ``left`` is what hidden units are multiplied by."""
     made = z @ weights[0]
     return made if len(weights) == 1 else made[:, :classes] + (made[:, classes:].relu() * left) @ weights[1]

@@ -18,13 +18,13 @@ from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, concatenate
 BITS: Final = 18  # fractional bits of columns and activations
 ERROR_BITS: Final = 20  # of probabilities, and of errors that go back
 FINE_BITS: Final = 24  # of reciprocal degrees: those of hubs are small
-_SQUARED_BITS: Final = 30  # of the bases of powers: twice as many fit the ring
-_CUBED_BITS: Final = 20  # three times as many fit the ring
-# e^z ≈ (1 + z/6^k)^(6^k), squared k times and then cubed as often: a power multiplies what its base was rounded by.
-_TIMES: Final = 3
 _QUARTER_BITS: Final = 36
-LARGEST_DIVISOR: Final = 512  # of ``reciprocal``; its first guesses have too few bits for larger ones
+MOST_CLASSES: Final = 512
 _TIE_BITS: Final = 10  # twice as many units as classes there are at most
+_CLIPPED: Final = 16  # σ is 0 or 1 beyond it, up to 2^-23
+_PERIOD_BITS: Final = 6  # P = 64
+SINES: Final = tuple(4 * math.pi / 64 / math.sinh(2 * math.pi**2 / 64 * odd) for odd in range(1, 32, 2))
+"""Fourier coefficients of 1, 3, … times the frequency 1/P: (4π/P)/sinh(2π²k/P)."""
 _LINE: Final = (1.127, 0.158)  # 1.127 − 0.158·u is x^(−1/2) within a seventh on [1, 4]
 _ROOT_STEPS: Final = 3
 _BLOCK: Final = 1024  # entries that one range test adds up
@@ -101,43 +101,34 @@ def one_hot_of_largest(machine: Machine, wire: Wire) -> Summands:
     return machine.value(~machine.negative(below))
 
 
-def exponential(machine: Machine, wire: Wire) -> Wire:
-    """e^z for z ≤ 0, as (1 + z/216)^216, and 0 below −216. Seventeen rounds."""
-    base = wire.halved(_TIMES).scaled(3.0**-_TIMES, _CUBED_BITS).plus(1.0)
-    kept = machine.gate(~machine.negative(base), base)
-    power = machine.open(kept, kept.bits - _SQUARED_BITS)
-    for place in range(_TIMES):
-        squared = machine.product(torch.mul, power, power)
-        power = machine.open(squared, squared.bits - (_CUBED_BITS if place == _TIMES - 1 else _SQUARED_BITS))
-    for _ in range(_TIMES):
-        cubed = machine.triple(power, power, power)
-        power = machine.open(cubed, cubed.bits - _CUBED_BITS)
-    return power
+def clipped(machine: Machine, wire: Wire, most: int) -> Wire:
+    """Clip entries to −``most`` … ``most``. Four rounds."""
+    beyond = concatenate([wire.plus(-most)[None], (-wire).plus(-most)[None]])
+    over = machine.gate(~machine.negative(beyond), beyond)
+    return machine.open(machine.split(wire) - over[0] + over[1])
 
 
-def reciprocal(machine: Machine, wire: Wire, most: int) -> Wire:
-    """Return 1/s with ``ERROR_BITS`` for 1 ≤ s ≤ ``most``; ``ValueError`` where that is above ``LARGEST_DIVISOR``.
+def logistic(machine: Machine, wire: Wire) -> Wire:
+    """1/(1 + e^−x) with ``ERROR_BITS``, of x clipped to ±``_CLIPPED``. Six rounds.
 
-    Ten rounds, more for large ranges. Newton's iteration begins with the line a − b·s of the smallest largest error of
-    s·(a − b·s).
+    Less ½ it is a sum of sines: that of the periodic function that rises as it does around 0, P, 2P, …, and falls as
+    it rises around P/2, 3P/2, …, as these are far from what is clipped.
     """
-    if most > LARGEST_DIVISOR:
-        raise ValueError(f"most={most} must be at most {LARGEST_DIVISOR}: scale what is divided by")
-    spread = most * most + 6 * most + 1
-    line = wire.scaled(-8 / spread, FINE_BITS)
-    guess = machine.open(machine.split(line), line.bits - ERROR_BITS).plus(8 * (most + 1) / spread)
-    error, steps = (most - 1) ** 2 / spread, 0
-    while error ** (2**steps) > 2.0**-BITS:
-        correction = machine.triple(guess, guess, wire)
-        guess = guess.times(2) - machine.open(correction, correction.bits - ERROR_BITS)
-        steps += 1
-    return guess
+    found = machine.sines(clipped(machine, wire, _CLIPPED), _PERIOD_BITS, SINES)
+    return machine.open(found, found.bits - ERROR_BITS).plus(0.5)
 
 
-def softmax(machine: Machine, logits: Wire) -> Wire:
-    """Softmax of every row of logits: [T, C] → [T, C] with ``ERROR_BITS``."""
-    powers = exponential(machine, logits - row_max(machine, logits))
-    return multiply_open(machine, powers, reciprocal(machine, powers.sum(1), logits.shape[1]), ERROR_BITS)
+def class_probabilities(machine: Machine, logits: Wire) -> Wire:
+    """Probability of each class against all others: [T, C] → [T, C] with ``ERROR_BITS``. Six rounds.
+
+    Of two classes these are softmax's. Of more, each is σ(l_c − log(C − 1)): equal logits are equal probabilities, and
+    they need not add up to 1.
+    """
+    classes = logits.shape[1]
+    if classes != 2:
+        return logistic(machine, logits.plus(-math.log(max(classes - 1, 1))))
+    second = logistic(machine, logits[:, 1:] - logits[:, :1])
+    return concatenate([(-second).plus(1.0), second], 1)
 
 
 def inverse_root(machine: Machine, degrees: Summands, most: int, bits: int = FINE_BITS) -> Wire:

@@ -38,6 +38,7 @@ from veilgraph.mpc.sealed.correlations import (
 )
 from veilgraph.mpc.sealed.hops import HiddenGraph, Hide, Hop, Pick
 from veilgraph.mpc.sealed.opening import Open
+from veilgraph.mpc.sealed.sines import SUM_BITS, odd_multiples, share_of_sum
 from veilgraph.mpc.sealed.wire import Bilinear, Bit, Ring, Summands, Wire, plain_wire, to_float64
 from veilgraph.privacy.geometric import two_sided
 
@@ -192,6 +193,31 @@ class Machine(ABC):
             return Summands(-(a * b * c), bits)
 
         return self.run(Step(hold, deal, lambda: Summands(left.known * middle.known * right.known, bits)))
+
+    def sines(self, wire: Wire, period_bits: int, factors: Sequence[float]) -> Summands:
+        """Return Σ_j b_j·sin((2j + 1)·2π·x / 2^p) of a wire x of Z_2^64. No message but the dealer's.
+
+        p is ``period_bits``, b ``factors``, public; the result is exact to some 2^-20.
+        """
+        turn_bits, count = period_bits + wire.bits, len(factors)
+        forms: list[Form] = [((count, 2, *wire.shape), torch.int64)]
+
+        def hold(holder: Holder) -> Summands:
+            (dealt,), _ = holder.shared(holder.next(Kind.CORRELATION), forms)
+            return Summands(share_of_sum(factors, odd_multiples(wire.known, turn_bits, count), dealt), SUM_BITS)
+
+        def deal(dealer: Dealer) -> Summands:
+            dealer.next()
+            draws = dealer.draws(forms)
+            dealer.correct(forms, lambda: [torch.stack([*odd_multiples(wire.mask, turn_bits, count)])], draws)
+            return Summands(dealer.zeros(wire.shape), SUM_BITS)
+
+        def plain() -> Summands:
+            turns = wire.known * (2 * math.pi * 2.0**-period_bits)
+            sines = [factor * torch.sin((2 * place + 1) * turns) for place, factor in enumerate(factors)]
+            return Summands(torch.stack(sines).sum(0), SUM_BITS)
+
+        return self.run(Step(hold, deal, plain))
 
     def open(self, summands: Summands, shift: int = 0, ring: Ring = 64, *, bits: int | None = None) -> Wire:
         """Open summands as a wire of ``ring``, ``shift`` bits cut off: the value is opened under a fresh mask.

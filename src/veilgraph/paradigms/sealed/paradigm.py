@@ -19,7 +19,7 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.mailbox import SLACK_BYTES
 from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.cut_and_choose import DIGEST_BYTES
-from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
+from veilgraph.mpc.sealed.functions import MOST_CLASSES
 from veilgraph.mpc.sealed.machine import CountingMachine
 from veilgraph.paradigms.sealed.evidence import LEAST_LEFT, epsilon_for, left_by_noise
 from veilgraph.paradigms.sealed.inputs import (
@@ -264,7 +264,7 @@ class _SealedSessions(AlignedSessions[SealedJob]):
         if party == job.data.label_party:
             # None of them where nothing is trained: the role holds a training to at least one.
             judged = (0, MOST_JUDGED) if job.passes.evaluates else (0, 0)
-            fields |= {"classes": (2, LARGEST_DIVISOR), "training": (0, MAX_NODES), "validation": judged}
+            fields |= {"classes": (2, MOST_CLASSES), "training": (0, MAX_NODES), "validation": judged}
             fields["asked"] = (0, job.named_nodes or 0)
         return fields
 

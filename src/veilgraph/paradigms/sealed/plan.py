@@ -177,8 +177,8 @@ def is_apart(block: str) -> bool:
 
 
 def is_near(block: str) -> bool:
-    """Whether a block is pooled and of at most 3 hops: then it is one hop from the block of one hop less."""
-    return is_pooled(block) and hops_of(block) <= _NEAR
+    """Whether a block is of at most 3 hops: then it is one hop from the block of one hop less."""
+    return 0 < hops_of(block) <= _NEAR
 
 
 def nearer_of(block: str) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import RangeOverflow, RunError
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.sealed.functions import ERROR_BITS, argmax, multiply_open, range_tests, softmax
+from veilgraph.mpc.sealed.functions import ERROR_BITS, argmax, class_probabilities, multiply_open, range_tests
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, concatenate
 from veilgraph.paradigms.sealed.judging import Validation, mean_where
@@ -250,7 +250,7 @@ class SealedProgram:
         wanted, taken = self._wanted(number), plan.place_of(number)
         targets, row_weights = self._targets
         passed = self.network.forward(self.learned, wanted, self._left_after(taken))
-        error = softmax(machine, passed.logits) - targets[wanted]
+        error = class_probabilities(machine, passed.logits) - targets[wanted]
         if row_weights is not None:
             error = multiply_open(machine, error, row_weights[wanted])
         rate = self._rates[trial]

@@ -18,7 +18,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.mailbox import SLACK_BYTES
 from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
-from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
+from veilgraph.mpc.sealed.functions import MOST_CLASSES
 from veilgraph.paradigms.horizontal.paradigm import SameColumnsData, SameColumnsPrivacy, SameColumnsSessions
 from veilgraph.paradigms.sealed.inputs import padded, plan_of, stated_neighbours
 from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES, SealedWords, costs_of, network_words
@@ -135,7 +135,7 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
             return {**seam.NO_NUMBERS, **edges}
         return {
             **{"rows": many, "features": (1, seam.MAX_FEATURES), **edges},
-            **{"classes": (0, LARGEST_DIVISOR), "training": (0, seam.MAX_NODES), "validation": judged},
+            **{"classes": (0, MOST_CLASSES), "training": (0, seam.MAX_NODES), "validation": judged},
             "asked": (0, job.named_nodes or 0),
         }
 

@@ -370,7 +370,7 @@ class Network:
                     total = total + self._sum_products([self._moved_columns(block, name, relation)], first, start)
                 else:
                     made = self.opened(self._sum_products(self._home(*self.context.plan.moved(block)), first, start))
-                    if is_near(block):
+                    if relation is self._pooled and is_near(block):
                         hops = hops_of(block)
                         near[hops] = near[hops] + made if hops in near else made
                     else:
@@ -415,7 +415,7 @@ class Network:
         if name not in self._spread:
             columns, hops, near = self._home(*self.context.plan.moved(block)), hops_of(block), nearer_of(block)
             if near in self.relations:
-                columns, hops = [self._moved_columns(near, near, relation)], 1
+                columns, hops = [self._moved_columns(near, near + name.removeprefix(block), relation)], 1
             narrow = not self.context.plan.standard or block.startswith(UNIT)
             self._spread[name] = self.spread(relation, hops, *columns, narrow=narrow)
         return self._spread[name]
