@@ -76,7 +76,8 @@ class SparseNetwork(Network):
 
     @override
     def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> ForwardState:
-        made = self._of_rows("rows", self._made_of_all(self.effective(learned[0])))
+        self._wanted = wanted
+        made = self._of_rows("rows", self._made_of_all(self.effective(learned[0])))[wanted]
         return self._head(learned, made, made, self._left(len(made.mask)))
 
     @override
@@ -94,8 +95,8 @@ class SparseNetwork(Network):
         """Zᵀ·E, of errors that are put back into their places and hop against the edges' direction."""
         places = self.context.of(self.context.label_party, "rows")
         assert places is not None
-        nodes = self.context.sizes.nodes
-        whole = error.map(lambda part: part.new_zeros((nodes, part.shape[1])).index_copy(0, places, part))
+        nodes, seen = self.context.sizes.nodes, places[self._wanted]
+        whole = error.map(lambda part: part.new_zeros((nodes, part.shape[1])).index_copy(0, seen, part))
         found = [self.machine.split(error).map(lambda part: part.sum(0, keepdim=True)).scaled(1.0, BITS)]
         for block in self.trial.blocks:
             for relation in self.relations.get(block, {"": None}).values():
