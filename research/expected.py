@@ -25,9 +25,8 @@ _LABELS: Final = {
 }
 
 _TRAINED: Final = {
-    "private training": private_averaging.SHARED,
-    "private training, then at home": private_averaging.HOME,
-    "private training, noise made jointly by three": private_averaging.JOINT,
+    "class sums, then at home": private_averaging.OWN,
+    "class sums with joint noise, then at home": private_averaging.JOINT,
 }
 
 
@@ -64,10 +63,9 @@ def _of_training() -> Iterator[dict[str, Any]]:
         for name in figures.sets():
             of = partial(figures.of, name, private_averaging.UNIT)
             points = {epsilon: of(way, epsilon) for epsilon in private_averaging.EPSILONS}
-            alone, without = of(private_averaging.ALONE, None), of(private_averaging.AVERAGED, None)
-            control = of(way, private_averaging.CONTROL) or of(private_averaging.SHARED, private_averaging.CONTROL)
-            if alone and without and control and all(points.values()):
-                yield _curve(name_of_way, name, "accuracy", alone, without, control, points)
+            control, without = of(way, private_averaging.CONTROL), of(private_averaging.OWN, private_averaging.NO_NOISE)
+            if without and control and all(points.values()):
+                yield _curve(name_of_way, name, "accuracy", control, without, control, points)
 
 
 def _of_learners() -> Iterator[dict[str, Any]]:

@@ -19,9 +19,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.settings import AveragingJob, averaging
+from veilgraph_averaging.twin import alone as alone_averaging
 from veilgraph_testing.vertical import PerturbedNetwork
 
-from research import private_averaging
 from research.figures import Figures, shown
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.graph.dataset import load_parts
@@ -108,10 +109,32 @@ def horizontal_accuracy(dataset: str, seed: int, epsilon: float | None) -> float
     return float(true.score(fit(network).output).values["test_accuracy"] or 0)
 
 
+def averaging_job(dataset: str, seed: int) -> AveragingJob:
+    """Four holders' job over one hop of each holder's edges, without noise."""
+    data = {
+        "dataset": dataset,
+        "holders": 4,
+        "split": [0.5, 0.25, 0.25],
+        "stratify": False,
+        "feature_scaling": "length",
+    }
+    model = {"dim": 16, "dropout": 0.0, "local": {"model": "sage-mean", "hops": 1, "normalize": False}}
+    train = {"epochs": 60, "patience": None, "learning_rate": 0.01}
+    said = {"data": data, "model": model, "train": train, "averaging": {"local_epochs": 5}}
+    return averaging(parse_job({"paradigm": "averaging", "seed": seed, **said}))
+
+
+def averaging_alone(dataset: str, seed: int) -> float:
+    """Mean accuracy of the four, each by itself and on its own test nodes."""
+    settings = averaging_job(dataset, seed)
+    results = [alone_averaging(settings, part.graph, lambda _: None) for part in load_parts(settings.data, seed)]
+    return fmean(result.summary["test_accuracy"] for result in results if result is not None)
+
+
 def averaging_accuracy(dataset: str, seed: int, epsilon: float | None) -> float:
     """Of the test nodes of four, against true labels, at the round that is best by perturbed ones."""
-    bare = private_averaging.bare(dataset, seed)
-    parts = private_averaging.graphs(bare)
+    bare = averaging_job(dataset, seed)
+    parts = [part.graph for part in load_parts(bare.data, seed)]
     settings, told = bare, parts
     if epsilon is not None:
         settings = bare.model_copy(update={"label_privacy": LabelPrivacySettings(epsilon=epsilon)})
@@ -159,7 +182,7 @@ def measure(figures: Figures, sets: Sequence[str], seeds: Sequence[int]) -> None
                 key = f"{name}/label/{AVERAGING}/{shown}/{seed}"
                 figures.measure(key, partial(averaging_accuracy, name, seed, epsilon))
             key = f"{name}/label/{HOME}/none/{seed}"
-            figures.measure(key, partial(private_averaging.each_alone, name, seed))
+            figures.measure(key, partial(averaging_alone, name, seed))
             figures.measure(f"{name}/label/{ALONE}/none/{seed}", partial(alone, name, seed))
             figures.measure(f"{name}/label/{OWN}/none/{seed}", partial(each_alone, name, seed))
 

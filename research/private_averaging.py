@@ -1,169 +1,197 @@
-"""Private training of paradigm averaging: accuracy against ε, beside no noise, each alone, and an ε of next to nothing.
+"""Private training of paradigm averaging: what ε buys holders of nodes of their own, over a control of no ε.
 
-``python -m research.private_averaging --data pubmed --seeds 3`` measures what docs/private-averaging.json lacks, and
-``--table`` prints what is there. Nothing is chosen here but ``preset: auto`` and how many training nodes a holder has.
+``python -m research.private_averaging --sets pubmed --seeds 5`` measures what docs/private-averaging.json lacks, and
+``--write`` puts the tables into docs/averaging.md. Nothing is chosen here but ``preset: auto``, and how many training
+nodes a holder has by public knowledge. Figures are test accuracies over all holders, of the plaintext twin. A seed
+trains each holder's own network once, as that depends on no noise.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any, Final
 
 import torch
-import typer
+from scipy.stats import t as student
+from torch import Tensor
+from veilgraph_averaging.at_home import ClassSums, at_home
+from veilgraph_averaging.network import LinearNetwork, Own
 from veilgraph_averaging.plain import PlainAveraging
 from veilgraph_averaging.settings import AveragingJob, averaging
-from veilgraph_averaging.twin import alone
 
-from research.figures import NONE, Figures
+from research.figures import Figures, shown
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import PartyId
 from veilgraph.graph.dataset import load_parts
-from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.job_file import parse_job
 
-FIGURES: Final = Path(__file__).parent.parent / "docs" / "private-averaging.json"
-TRAINING: Final[Mapping[str, int]] = {"pubmed": 2460, "facebook": 2800, "digits": 225, "cora": 340}
-"""About how many training nodes each of four holders has, by the size of the set alone."""
+DOCS: Final = Path(__file__).parent.parent / "docs"
+FIGURES: Final = DOCS / "private-averaging.json"
+PAGE: Final = DOCS / "averaging.md"
+BEGIN: Final = "### What ε buys\n"
+END: Final = "\n- **How.**"
 DELTA: Final = 1e-5
-EPSILONS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
-CONTROL: Final = 0.01
-ROUNDS: Final = 60
-"""Of five epochs of Adam each, without noise."""
+EPSILONS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
+CONTROL: Final = 1e-4
+NO_NOISE: Final = math.inf
+_LEAST_NOISE: Final = 1e-3
 UNIT: Final = "node-edges"
-ALONE: Final = "each alone"
-AVERAGED: Final = "averaging"
-SHARED: Final = "private"
-HOME: Final = "private, then at home"
-JOINT: Final = "private, noise made jointly"
+OWN: Final = "own noise"
+JOINT: Final = "noise made jointly"
+BARE: Final = "own noise, weights of all"
+"""Of a holder without labels."""
 
 
-def job(data: str, seed: int, more: Mapping[str, Any]) -> AveragingJob:
-    """A job of four holders."""
-    said = {"dataset": data, "holders": 4, "split": [0.5, 0.25, 0.25], "stratify": False, "feature_scaling": "length"}
-    return averaging(parse_job({"paradigm": "averaging", "seed": seed, "data": said, **more}))
+@dataclass(frozen=True)
+class Set:
+    """Data to measure on.
+
+    Attributes:
+        data: set of it.
+        holders: how many.
+        split: shares of training, validation and test nodes.
+        batch: about how many training nodes a holder has, by the size of the set alone.
+    """
+
+    data: str
+    holders: int
+    split: tuple[float, float, float]
+    batch: int
 
 
-def private(data: str, seed: int, epsilon: float) -> AveragingJob:
-    """With noise for an ε; all else is the preset's."""
-    return job(
-        data, seed, {"averaging": {"privacy": {"epsilon_total": epsilon, "delta": DELTA, "batch": TRAINING[data]}}}
-    )
+SETS: Final[Mapping[str, Set]] = {
+    "pubmed": Set("pubmed", 4, (0.5, 0.25, 0.25), 2460),
+    "pubmed, 10 holders, 5 % for training": Set("pubmed", 10, (0.05, 0.05, 0.9), 98),
+    "cora": Set("cora", 4, (0.5, 0.25, 0.25), 340),
+    "digits": Set("digits", 4, (0.5, 0.25, 0.25), 225),
+    "facebook": Set("facebook", 4, (0.5, 0.25, 0.25), 2800),
+}
 
 
-def joint(data: str, seed: int, epsilon: float) -> AveragingJob:
-    """The same where all four make the noise, against the server and one of them."""
-    given = {"epsilon_total": epsilon, "delta": DELTA, "batch": TRAINING[data], "joint_noise": {"colluding": 1}}
-    return job(data, seed, {"averaging": {"threshold": 4, "privacy": given}})
+def job(name: str, seed: int, epsilon: float, *, joint: bool) -> AveragingJob:
+    """With noise for an ε, all else being the preset's; ``joint``: all make it, against the server and one of them."""
+    each = SETS[name]
+    noise = {"epsilon_total": epsilon} if math.isfinite(epsilon) else {"noise_multiplier": _LEAST_NOISE}
+    privacy: dict[str, Any] = {**noise, "delta": DELTA, "batch": each.batch}
+    given: dict[str, Any] = {"privacy": privacy}
+    if joint:
+        given |= {"threshold": each.holders}
+        privacy |= {"joint_noise": {"colluding": 1}}
+    data = {
+        "dataset": each.data,
+        "holders": each.holders,
+        "split": each.split,
+        "stratify": False,
+        "feature_scaling": "length",
+    }
+    return averaging(parse_job({"paradigm": "averaging", "seed": seed, "data": data, "averaging": given}))
 
 
-def bare(data: str, seed: int) -> AveragingJob:
-    """Without noise, and over one hop of each holder's edges; the best epoch by validation nodes."""
-    model = {"dim": 16, "dropout": 0.0, "local": {"model": "sage-mean", "hops": 1, "normalize": False}}
-    train = {"epochs": ROUNDS, "patience": None, "learning_rate": 0.01}
-    return job(data, seed, {"model": model, "train": train, "averaging": {"local_epochs": 5}})
-
-
-def graphs(settings: AveragingJob) -> list[PartyGraph]:
-    """The holders'."""
-    return [part.graph for part in load_parts(settings.data, settings.seed)]
-
-
-def each_alone(data: str, seed: int) -> float:
-    """Mean accuracy of the holders, each by itself and on its own test nodes, without noise."""
-    settings = bare(data, seed)
-    results = [alone(settings, graph, lambda records: None) for graph in graphs(settings)]
-    return fmean(result.summary["test_accuracy"] for result in results if result is not None)
-
-
-def averaged(data: str, seed: int) -> float:
-    """Of averaging without noise: the best round by validation nodes, and accuracy over all holders."""
-    settings = bare(data, seed)
-    twin, best = PlainAveraging(settings, graphs(settings)), (-1.0, 0.0)
-    for number in range(1, settings.train.epochs + 1):
-        twin.round(number)
-        scores = twin.scores().values
-        best = max(best, (float(scores["val_accuracy"] or 0), float(scores["test_accuracy"] or 0)))
-    return best[1]
-
-
-class Trained:
-    """A private training by the plaintext twin, made when it is first asked for."""
-
-    def __init__(self, settings: AveragingJob) -> None:
-        self._settings = settings
-        self._found: tuple[float, float] | None = None
-
-    def shared(self) -> float:
-        """Accuracy over all holders of the weights that all have."""
-        return self._both()[0]
-
-    def home(self) -> float:
-        """With what each learns at home."""
-        return self._both()[1]
-
-    def _both(self) -> tuple[float, float]:
-        if self._found is None:
-            twin = PlainAveraging(self._settings, graphs(self._settings))
-            for number in range(1, self._settings.train.epochs + 1):
+def every_way(name: str, seed: int) -> Iterator[tuple[str, float]]:
+    """Way and ε → accuracy."""
+    settings = job(name, seed, 1.0, joint=False)
+    graphs = [part.graph for part in load_parts(settings.data, seed)]
+    homes = dict[PartyId, tuple[ClassSums, LinearNetwork]]()
+    for joint in (False, True):
+        for epsilon in (CONTROL, *EPSILONS, *([] if joint else [NO_NOISE])):
+            settings = job(name, seed, epsilon, joint=joint)
+            twin = PlainAveraging(settings, graphs)
+            for number in range(1, settings.train.epochs + 1):
                 twin.round(number)
-            before = float(twin.scores().values["test_accuracy"] or 0)
-            twin.finish()
-            self._found = before, float(twin.scores().values["test_accuracy"] or 0)
-        return self._found
+            scores = [twin.infer(graph.party) for graph in graphs]
+            logits, whitened = list[Tensor](), list[Tensor]()
+            for graph, averaged in zip(graphs, scores, strict=True):
+                if graph.party not in homes:
+                    own = twin.task.own(graph, LearningStreams(seed, graph.party))
+                    homes[graph.party] = _begun(settings, twin, own, averaged)
+                home, network = homes[graph.party]
+                network.take(twin.network.vector())
+                assert graph.val_mask is not None
+                with torch.no_grad():
+                    home.add_sums(graph.val_mask)
+                    logits.append(home(averaged))
+                    home.use_sums_alone()
+                    whitened.append(home(averaged))
+            masks, labels = [graph.test_mask for graph in graphs], [graph.labels for graph in graphs]
+            for way, found in ((JOINT if joint else OWN, logits), (BARE, whitened)):
+                if way != BARE or not joint:
+                    yield f"{way}/{epsilon:g}", _accuracy(found, labels, masks)
 
 
-def wanted(data: str, seed: int) -> Iterator[tuple[str, Callable[[], float]]]:
-    """Key of a figure → what measures it."""
-    yield f"{data}/{UNIT}/{ALONE}/{NONE}/{seed}", partial(each_alone, data, seed)
-    yield f"{data}/{UNIT}/{AVERAGED}/{NONE}/{seed}", partial(averaged, data, seed)
-    for epsilon in (4.0, 16.0, 1.0, CONTROL, 8.0, 2.0):
-        both = Trained(private(data, seed, epsilon))
-        yield f"{data}/{UNIT}/{SHARED}/{epsilon:g}/{seed}", both.shared
-        yield f"{data}/{UNIT}/{HOME}/{epsilon:g}/{seed}", both.home
-    for epsilon in EPSILONS:
-        yield f"{data}/{UNIT}/{JOINT}/{epsilon:g}/{seed}", Trained(joint(data, seed, epsilon)).shared
+def _begun(settings: AveragingJob, twin: PlainAveraging, own: Own, averaged: Tensor) -> tuple[ClassSums, LinearNetwork]:
+    """What a holder has at home, and a network of its own to put sums into."""
+    given, classes, streams = (
+        settings.averaging.at_home,
+        averaged.shape[1],
+        LearningStreams(settings.seed, own.graph.party),
+    )
+    assert given is not None
+    network = LinearNetwork(own.graph.num_features, classes, averaged.dtype)
+    home = at_home(given, own, classes, streams, averaged.dtype, network)
+    assert isinstance(home, ClassSums)
+    network.take(twin.network.vector())
+    home.learn(averaged)
+    return home, network
 
 
-def table(figures: Figures, data: str) -> list[str]:
-    """Markdown."""
-    lines = [
-        f"| {data} | the weights that all have | with what each learns at home | noise made jointly, t = 1 | σ | η |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    for epsilon in (CONTROL, *EPSILONS):
-        settings = private(data, 0, epsilon)
-        assert settings.training_plan is not None
-        both = (listed(figures.of(data, UNIT, way, epsilon)) for way in (SHARED, HOME, JOINT))
-        noise, rate = settings.training_plan.multiplier, settings.train.learning_rate
-        lines.append(f"| ε = {epsilon:g} | {' | '.join(both)} | {noise:.3g} | {rate:.3g} |")
-    lines += [f"| {way}, no noise | {listed(figures.of(data, UNIT, way, None))} | | | | |" for way in (AVERAGED, ALONE)]
+def _accuracy(logits: Sequence[Tensor], labels: Sequence[Tensor | None], masks: Sequence[Tensor | None]) -> float:
+    right = list[Tensor]()
+    for scores, truth, mask in zip(logits, labels, masks, strict=True):
+        assert truth is not None
+        assert mask is not None
+        right.append(scores[mask].argmax(1) == truth[mask])
+    return float(torch.cat(right).double().mean())
+
+
+def table(figures: Figures) -> list[str]:
+    """Markdown: the control, and points above it, paired by seed, with 95 % intervals of the mean."""
+    heads = " | ".join([*(f"ε = {epsilon:g}" for epsilon in EPSILONS), "no noise"])
+    lines = [f"| data | noise | seeds | control | {heads} |", f"|---|---|---:|{'---:|' * (2 + len(EPSILONS))}"]
+    for name in SETS:
+        for way in (OWN, JOINT, BARE):
+            control = figures.of(name, UNIT, way, CONTROL)
+            if control:
+                found = [figures.of(name, UNIT, way, epsilon) for epsilon in (*EPSILONS, NO_NOISE)]
+                cells = (_gain(control, each) for each in found) if way != BARE else map(shown, found)
+                lines.append(f"| {name} | {way} | {len(control)} | {shown(control)} | {' | '.join(cells)} |")
     return lines
 
 
-def listed(values: Sequence[float]) -> str:
-    """Of every seed."""
-    return ", ".join(f"{value:.3f}" for value in values) or "–"
+def _gain(control: Sequence[float], values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    gains = [100 * (value - before) for value, before in zip(values, control, strict=True)]
+    if len(gains) < 2:
+        return f"{gains[0]:+.1f}"
+    half = float(student.ppf(0.975, len(gains) - 1)) * stdev(gains) / math.sqrt(len(gains))
+    return f"{fmean(gains):+.1f} ± {half:.1f}"
 
 
 def main() -> None:
-    """Measures, or prints the tables."""
+    """Measures, or writes the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", nargs="+", choices=TRAINING, default=list(TRAINING))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--table", action="store_true", help="measure nothing, and print what is there")
+    parser.add_argument("--sets", default=";".join(SETS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help="measure nothing, and put the table into the page")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     figures = Figures(FIGURES)
-    for data in arguments.data:
-        if arguments.table:
-            typer.echo("\n".join([*table(figures, data), ""]))
-            continue
+    if arguments.write:
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+        text = "\n".join(table(figures))
+        PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+        return
+    for name in arguments.sets.split(";"):
         for seed in range(arguments.seeds):
-            for key, made in wanted(data, seed):
-                figures.measure(key, made)
+            if f"{name}/{UNIT}/{JOINT}/{EPSILONS[-1]:g}/{seed}" not in figures.found:
+                for key, value in every_way(name, seed):
+                    figures.measure(f"{name}/{UNIT}/{key}/{seed}", partial(float, value))
 
 
 if __name__ == "__main__":

@@ -78,14 +78,15 @@ def test_a_curve_is_of_its_own_kind_of_job_alone() -> None:
                 "privacy": VOTES,
             }
         )
-    for way, at_home in (("private training", None), ("private training, then at home", {"epochs": 3})):
-        given = {"epsilon_total": 4, "batch": 200}
+    joint = {"threshold": 3, "privacy": {"epsilon_total": 4, "batch": 200, "joint_noise": {"colluding": 1}}}
+    alone = {"privacy": {"epsilon_total": 4, "batch": 200}}
+    for way, given in (("class sums, then at home", alone), ("class sums with joint noise, then at home", joint)):
         kinds[way] = parse_job(
             {
                 "paradigm": "averaging",
                 "preset": "auto",
-                "data": {"dataset": "cora", "split": [0.5, 0.25, 0.25]},
-                "averaging": {"privacy": given, "at_home": at_home},
+                "data": {"dataset": "cora", "holders": 3, "split": [0.5, 0.25, 0.25]},
+                "averaging": given,
             }
         )
     assert {way: way_of(job) for way, job in kinds.items()} == {way: way for way in kinds}

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from veilgraph_averaging.network import AtHomeSettings, Own, Personalised
+from veilgraph_averaging.at_home import AtHomeSettings, ClassSums, Personalised, at_home
+from veilgraph_averaging.network import LinearNetwork, Own
 from veilgraph_averaging.settings import AveragingJob
 
 from tests.errors import refused
@@ -18,11 +19,14 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 NO_EDGES: Settings = {**local("gin", 0), "averaging": {"privacy": {"degree_bound": None}}}
 AT_HOME: Settings = {"averaging": {"at_home": {"epochs": 30, "dim": 4}}}
+SUMS: Settings = {**local("gin", 0), "averaging": {"privacy": {"degree_bound": None}}, "train": {"epochs": 1}}
+SUMS["model"]["dim"] = 0
 
 
 @pytest.fixture(autouse=True)
@@ -39,8 +43,9 @@ def sent(run: Path) -> list[object]:
     return [each for each in json.loads((run / "traffic.json").read_text("utf-8")) if each["direction"] == "sent"]
 
 
-def test_a_run_is_its_twin_and_predicts_again_what_it_has_learnt(tmp_path: Path) -> None:
-    settings = job(NO_EDGES, AT_HOME)
+@pytest.mark.parametrize("shared", [NO_EDGES, SUMS], ids=["rounds", "sums"])
+def test_a_run_is_its_twin_and_predicts_again_what_it_has_learnt(shared: Settings, tmp_path: Path) -> None:
+    settings = job(shared, AT_HOME)
     run, twin = train(settings, tmp_path / "run"), twin_of(settings)
     before = twin.infer("A")
     twin.finish()
@@ -53,9 +58,12 @@ def test_a_run_is_its_twin_and_predicts_again_what_it_has_learnt(tmp_path: Path)
         assert close(found.uncalibrated, run.predictions.uncalibrated)
 
 
-def test_nothing_of_it_is_sent_and_the_weights_that_all_have_are_those_without(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared", [NO_EDGES, SUMS], ids=["rounds", "sums"])
+def test_nothing_of_it_is_sent_and_the_weights_that_all_have_are_those_without(
+    shared: Settings, tmp_path: Path
+) -> None:
     with_it, without_it = (
-        train(job(NO_EDGES, *more), tmp_path / name).path for name, more in (("with", [AT_HOME]), ("without", []))
+        train(job(shared, *more), tmp_path / name).path for name, more in (("with", [AT_HOME]), ("without", []))
     )
     assert sent(with_it) == sent(without_it)
     for party in ("A", "B", "C"):
@@ -151,3 +159,149 @@ def test_it_is_for_private_training_alone_and_a_job_without_is_what_it_was() -> 
         job(AT_HOME, {"averaging": {"privacy": None}, **local("gin", 1)})
     assert job(NO_EDGES).hash() != job(NO_EDGES, AT_HOME).hash()
     assert job(NO_EDGES, {"averaging": {"at_home": None}}).hash() == job(NO_EDGES).hash()
+
+
+def class_sums(own: Own, sums: Tensor) -> ClassSums:
+    made = at_home(AtHomeSettings(epochs=40), own, 2, LearningStreams(0, "A"), torch.float32, shared(sums))
+    assert isinstance(made, ClassSums)
+    return made
+
+
+def shared(sums: Tensor) -> LinearNetwork:
+    found = LinearNetwork(sums.shape[1], 2, torch.float32)
+    found.take(sums.flatten())
+    return found
+
+
+def rows_of(seed: int, count: int = 4000) -> tuple[Tensor, Tensor]:
+    """Rows of ten columns whose classes show in three of small variance, beside one of large that says nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % 2
+    rows = 0.3 * torch.randn(count, 10, generator=generator)
+    rows[:, 0] *= 10
+    rows[:, 1:4] += 0.4 * labels[:, None]
+    return rows, labels
+
+
+def few_labels(seed: int = 0) -> Own:
+    """A holder with a few labels of such rows, and edges that say nothing."""
+    rows, labels = rows_of(seed, 600)
+    part = torch.where(torch.arange(600) < 20, 0, torch.where(torch.arange(600) < 120, 1, 2))
+    ends = torch.randint(600, (2, 50), generator=torch.Generator().manual_seed(seed))
+    return Own.of(
+        PartyGraph(
+            party="A",
+            features=rows - rows.mean(0) + 0.1,
+            edge_index=ends,
+            labels=labels,
+            train_mask=part == 0,
+            val_mask=part == 1,
+            test_mask=part == 2,
+            num_classes=2,
+        ),
+        torch.float32,
+    )
+
+
+def others_sums() -> Tensor:
+    """Of other holders' rows, each class's less the mean of both."""
+    rows, labels = rows_of(1)
+    sums = torch.eye(2)[labels].T @ (rows - rows.mean(0))
+    return sums - sums.mean(0)
+
+
+def test_sums_of_others_rows_add_to_few_labels_and_noise_alone_does_not_harm() -> None:
+    """The column that says nothing varies most: without the holder's own second moments it would hide the other."""
+    own = few_labels()
+    found, noise = (
+        class_sums(own, others_sums()),
+        class_sums(own, 1e5 * torch.randn(2, 10, generator=torch.Generator().manual_seed(2))),
+    )
+    averaged = own.features.times(others_sums().T)
+    with torch.no_grad():
+        found.learn(averaged)
+        noise.learn(averaged)
+        by_itself = noise.network(own.features, own.adjacency, None)
+        figures = [right(logits, own, own.graph.test_mask) for logits in (found(averaged), noise(averaged), by_itself)]
+        assert figures[2] > 0.7
+        assert figures[0] > figures[2] + 0.03
+        assert figures[1] > figures[2] - 0.02
+        assert figures[0] > right(averaged, own, own.graph.test_mask) + 0.05
+        assert torch.allclose(found(averaged), mixed(found, own), atol=1e-5)
+        least = class_sums(own, others_sums())
+        least.use_sums_alone(0.3)
+        assert float(torch.cosine_similarity(found.solved, least.solved, dim=0).min()) < 0.999
+
+
+def mixed(made: ClassSums, own: Own) -> Tensor:
+    """As the formula has it, by a dense matrix."""
+    graph, z = own.graph, own.graph.features @ made.solved - made.shift
+    counts = torch.zeros(600, 600).index_put_((graph.edge_index[1], graph.edge_index[0]), torch.ones(50), True)
+    means, moved = counts / counts.sum(1, keepdim=True).clamp_min(1), z
+    for _ in range(4):
+        moved = 0.8 * means @ moved + 0.2 * z
+    parts = [made.network(own.features, own.adjacency, None), z, moved]
+    return sum((weight * part.log_softmax(1) for weight, part in zip(made.mix, parts, strict=True)), start=made.bias)
+
+
+def test_a_network_that_does_worse_on_validation_nodes_the_longer_it_learns_is_kept_as_it_began() -> None:
+    own = few_labels()
+    assert own.graph.labels is not None
+    misled = torch.where(own.graph.train_mask, 1 - own.graph.labels, own.graph.labels)  # type: ignore[arg-type]
+    made = class_sums(Own.of(replace(own.graph, labels=misled), torch.float32), others_sums())
+    with torch.no_grad():
+        made.learn(torch.zeros(600, 2))
+        assert not made.network(own.features, own.adjacency, None).any()
+
+
+def test_two_validation_nodes_leave_a_holder_nearly_by_itself() -> None:
+    own = few_labels()
+    two = replace(own.graph, val_mask=(torch.arange(600) >= 20) & (torch.arange(600) < 22))
+    made = class_sums(Own.of(two, torch.float32), others_sums())
+    with torch.no_grad():
+        made.learn(torch.zeros(600, 2))
+    assert float(made.mix[0]) > 0.5
+    assert not torch.equal(made.bias, torch.zeros(2))
+
+
+@pytest.mark.parametrize(("bound", "dim", "rounds"), [(None, 0, 1), (5, 16, 80)])
+def test_the_preset_takes_one_sum_of_rows_where_no_edge_is_in_a_term(bound: int | None, dim: int, rounds: int) -> None:
+    data = {"dataset": "cora", "split": [0.5, 0.25, 0.25]}
+    given = {"privacy": {"epsilon_total": 1, "batch": 300, "degree_bound": bound}}
+    found = parse_job({"paradigm": "averaging", "preset": "auto", "data": data, "averaging": given})
+    assert isinstance(found, AveragingJob)
+    assert (found.model.dim, found.train.epochs) == (dim, rounds)
+    assert found.averaging.at_home is not None
+
+
+def test_scores_are_of_ridge_regression_with_the_holders_own_second_moments() -> None:
+    own, sums = few_labels(), others_sums()
+    made = class_sums(own, sums)
+    made.use_sums_alone()
+    rows = own.graph.features.double()
+    moments = rows.T @ rows / len(rows)
+    expected = torch.linalg.solve(moments + 0.01 * moments.trace() * torch.eye(10), sums.double().T)
+    assert torch.allclose(made.solved.double() * float(expected.norm() / made.solved.norm()), expected, rtol=1e-3)
+    scores = own.features.times(made.solved)
+    assert abs(float(scores.std()) - 2) < 0.01
+    assert torch.allclose(made.shift, scores.mean(0), atol=1e-5)
+
+
+def test_a_holder_without_labels_has_what_sums_say_and_one_without_validation_nodes_holds_some_back() -> None:
+    own, averaged = few_labels(), torch.zeros(600, 2)
+    bare = Own.of(replace(own.graph, labels=None, train_mask=None, val_mask=None, test_mask=None), torch.float32)
+    labelled, none = torch.arange(600) < 120, torch.zeros(600, dtype=torch.bool)
+    blind = Own.of(replace(own.graph, train_mask=labelled, val_mask=none), torch.float32)
+    with torch.no_grad():
+        assert torch.equal(class_sums(bare, others_sums())(averaged), averaged)  # before
+        for holder in (bare, blind):
+            made = class_sums(holder, others_sums())
+            made.learn(averaged)
+            assert right(made(averaged), own, own.graph.test_mask) > 0.6
+
+
+def test_a_map_without_a_width_is_for_noisy_sums_alone() -> None:
+    with refused(ConfigError, key="model.dim"):
+        job(SUMS, {"averaging": {"privacy": None}})
+    with refused(ConfigError, key="dim"):
+        job({"model": {"dim": 0}})

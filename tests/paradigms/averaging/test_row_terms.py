@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from veilgraph_averaging.network import Averaged
+from veilgraph_averaging.network import Averaged, LinearNetwork
 from veilgraph_averaging.private.sampled import Places, SampledSum
 from veilgraph_averaging.settings import AveragingJob
-from veilgraph_averaging.training import RowTerms, Terms
+from veilgraph_averaging.training import LinearTerms, RowTerms, Terms
 
 from tests.paradigms.averaging.private_jobs import graph, job, local, network, source, without
 from veilgraph.graph.party import PartyGraph
@@ -28,6 +28,12 @@ def holey(nodes: int) -> PartyGraph:
     return replace(whole, features=features)
 
 
+def linear_network() -> Averaged:
+    found = LinearNetwork(3, 2, torch.float64)
+    found.take(torch.randn(6, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
+    return found
+
+
 def spread(term: Places, size: int) -> Tensor:
     found = torch.zeros(size, dtype=term.values.dtype)
     found[term.places] = term.values
@@ -35,11 +41,13 @@ def spread(term: Places, size: int) -> Tensor:
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", [*ACTIVATIONS, "linear"])
 def test_a_gradient_is_that_of_autograd(activation: str, sparse: bool) -> None:
-    whole, net = holey(7), network(bare(activation=activation))
+    linear = activation == "linear"
+    whole, net = holey(7), linear_network() if linear else network(bare(activation=activation))
     given = replace(whole, features=whole.features.to_sparse_csr()) if sparse else whole
-    rows, balls = RowTerms(given, activation, torch.float64), Terms(whole, 0, torch.float64)  # type: ignore[arg-type]
+    balls = Terms(whole, 0, torch.float64)
+    rows = LinearTerms(given, "none", torch.float64) if linear else RowTerms(given, activation, torch.float64)  # type: ignore[arg-type]
     assert len(rows) == len(balls) == 7
     for number in range(7):
         term = rows.at(net)(number)
@@ -54,12 +62,14 @@ def added(summed: SampledSum, rows: RowTerms, net: Averaged, chosen: list[int]) 
     return summed.added(len(chosen), lambda number: at(chosen[number]), size, source("A"))[0].sum(dim=0)
 
 
-def test_a_node_moves_a_sum_by_its_own_clipped_term_to_the_last_bit() -> None:
-    whole, net, summed = holey(9), network(bare()), SampledSum(0.5, 1.0, 1.0)
-    rows = RowTerms(whole, "relu", torch.float64)
+@pytest.mark.parametrize("kind", [RowTerms, LinearTerms])
+def test_a_node_moves_a_sum_by_its_own_clipped_term_to_the_last_bit(kind: type[RowTerms]) -> None:
+    whole, summed = holey(9), SampledSum(0.5, 1.0, 1.0)
+    net = linear_network() if kind is LinearTerms else network(bare())
+    rows = kind(whole, "relu", torch.float64)
     everything = added(summed, rows, net, list(range(9)))
     for node in range(9):
-        gone = RowTerms(without(whole, node), "relu", torch.float64)
+        gone = kind(without(whole, node), "relu", torch.float64)
         moved = everything - added(summed, gone, net, list(range(8)))
         assert torch.equal(moved, added(summed, rows, net, [node]))
         assert float(moved.norm()) <= 0.5
@@ -75,3 +85,14 @@ def test_terms_by_places_are_clipped_and_added_up_as_whole_ones() -> None:
     found = summed.added(3, terms.__getitem__, 4, source("B"))[0].sum(dim=0)
     known = sum(clip_to_grid(spread(each, 4).reshape(1, -1), 1.0, 2, cell)[0] for each in terms)
     assert torch.allclose(found, torch.as_tensor(known), atol=1e-5)
+
+
+def test_the_first_gradient_of_a_linear_network_is_a_sum_of_rows_for_each_class() -> None:
+    """Each class's rows less the mean of all classes': no row of length 1 is clipped."""
+    whole, net = holey(9), LinearNetwork(3, 2, torch.float64)
+    whole = replace(whole, features=torch.nn.functional.normalize(whole.features))
+    assert whole.labels is not None
+    rows = LinearTerms(whole, "none", torch.float64)
+    found = added(SampledSum(1.0, 1.0, 1.0), rows, net, list(range(9))).view(2, 3)
+    sums = torch.nn.functional.one_hot(whole.labels, 2).double().T @ whole.features
+    assert torch.allclose(-found, sums - sums.mean(0), atol=1e-5)

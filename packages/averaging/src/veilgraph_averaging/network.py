@@ -5,14 +5,13 @@ The network that all holders of a job have with the same weights, each over its 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.utils import parameters_to_vector
 from typing_extensions import override
 
@@ -21,7 +20,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.settings import Settings
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.layers import ACTIVATIONS, Activation, FactNetwork, Probability, dropout, linear
-from veilgraph.nn.local.build import AnyLocalSettings, CustomModel, FirstSettings, build_local, local_settings
+from veilgraph.nn.local.build import AnyLocalSettings, CustomModel, FirstSettings, build_local
 from veilgraph.nn.propagate import Adjacency, FixedInput
 
 
@@ -158,26 +157,13 @@ class Own:
 _ALONE = 1  # nobody else has a part of a holder's graph
 
 
-class AtHomeSettings(Settings):
-    """After the last round a holder trains a correction of the averaged network, of its own; nothing of it is sent."""
-
-    epochs: int = Field(300, ge=1, le=10_000)
-    """of Adam; the best on the holder's validation nodes is kept, or none of them"""
-    hops: int = Field(1, ge=0, le=16)
-    """means of neighbours, over the holder's own edges"""
-    dim: int = Field(16, ge=1, le=4096)
-    """its width"""
-    learning_rate: float = Field(0.01, gt=0)
-    """Adam's"""
-    weight_decay: float = Field(5e-4, ge=0)
-    """as L2"""
-
-
 class NetworkSettings(Settings):
     """The network that all holders train: a linear map of the features, hops over a holder's edges, logits."""
 
-    dim: int = Field(64, ge=1, le=4096)
-    """d, the width of every embedding"""
+    dim: int = Field(64, ge=0, le=4096)
+    """d, the width of every embedding; 0, with privacy and without hops: logits are one linear map of the columns,
+    which begins at zero, so that the first gradient is a sum of rows for each class
+    """
     activation: Activation = "relu"
     """after the map of the features"""
     dropout: Probability = 0.5
@@ -196,6 +182,11 @@ class NetworkSettings(Settings):
             raise ValueError(
                 f"local.model={self.local.model!r} is for paradigm='vertical': it has weights for each relation of a "
                 "holder, and those that are averaged must be the same at all; choose another"
+            )
+        if not self.dim and self.local.hops:
+            raise ValueError(
+                f"dim=0 with local.hops={self.local.hops}: hops move embeddings, and there are none; set local.hops to "
+                "0, or a dim"
             )
         self.local.kind.check(self.local, self.dim)
         return self
@@ -278,81 +269,14 @@ class AveragedNetwork(Averaged):
         return logits
 
 
-class Personalised(nn.Module):
-    """A holder's own correction of a private model, trained at home on all its edges and labels without noise.
+class LinearNetwork(Averaged):
+    """Logits x·Wᵀ of each node's own columns, without a bias; W, [C, F], begins at zero."""
 
-        logits = a·o + b·(mean of the neighbours' o) + N(x, edges)
-
-    with o the logits of the averaged network, which stays as it is, and N, a and b the holder's own. They begin at
-    N = 0, a = 1 and b = 0, the averaged network alone, and learn from its training nodes by Adam; then once more with
-    a = b = 0 throughout, the holder by itself, for an averaged network that noise has left nothing of. What did best on
-    its validation nodes is kept. It is computed after the last round from what was released and from the holder's own
-    data, and goes nowhere: ε, which is about what others find out, is not touched.
-
-    To start from a global model and correct it where one's own data say otherwise is old in federated learning (Bietti
-    et al. 2022, ICML, https://proceedings.mlr.press/v162/bietti22a.html, with privacy of the part that is shared).
-    """
-
-    learnt: Tensor  # whether it has been trained; kept with the weights
-
-    def __init__(
-        self, settings: AtHomeSettings, own: Own, classes: int, streams: LearningStreams, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, features: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
-        local = local_settings({"model": "sage-mean", "hops": settings.hops, "normalize": False})
-        network = NetworkSettings(dim=settings.dim, dropout=0.0, local=local)
-        self._settings, self._own = settings, own
-        self.network = AveragedNetwork(network, own.graph.num_features, classes, streams, dtype)
-        self.mix = nn.Parameter(torch.tensor([1.0, 0.0], dtype=dtype))
-        nn.init.zeros_(self.network.output.weight)
-        self.register_buffer("learnt", torch.tensor(False))
+        self.output = nn.Linear(features, width, bias=False, dtype=dtype)
+        nn.init.zeros_(self.output.weight)
 
-    def forward(self, averaged: Tensor) -> Tensor:
-        """Correct the averaged network's logits of the holder's nodes: Tensor[N, C] to Tensor[N, C]."""
-        near = self._own.adjacency.mean(averaged)
-        found: Tensor = self.network(self._own.features, self._own.adjacency, None)
-        return self.mix[0] * averaged + self.mix[1] * near + found
-
-    def learn(self, averaged: Tensor) -> None:
-        """Train on the averaged network's logits, Tensor[N, C], unless that was done or there are no training nodes."""
-        graph = self._own.graph
-        if bool(self.learnt) or graph.labels is None or graph.train_mask is None or not bool(graph.train_mask.any()):
-            return
-        labels, train = graph.labels, graph.train_mask
-        judged = graph.val_mask if graph.val_mask is not None and bool(graph.val_mask.any()) else None
-        best, kept, start = (-1.0, 0.0), self._copy_state(), self._copy_state()
-        for together in (True, False) if judged is not None else (True,):
-            self.load_state_dict(start)
-            if not together:
-                nn.init.zeros_(self.mix)
-            for logits in self._train_epochs(averaged, labels, train, together=together):
-                if judged is not None and (now := _accuracy_and_loss(logits[judged], labels[judged])) > best:
-                    best, kept = now, self._copy_state()
-        if judged is not None:
-            self.load_state_dict(kept)
-        self.learnt.fill_(value=True)
-
-    def _train_epochs(self, averaged: Tensor, labels: Tensor, train: Tensor, *, together: bool) -> Iterator[Tensor]:
-        """Train by Adam, and yield the logits, Tensor[N, C], before the first epoch and after each."""
-        settings = self._settings
-        decayed: dict[str, Any] = {"params": list(self.network.parameters()), "weight_decay": settings.weight_decay}
-        groups = [decayed, {"params": [self.mix]}] if together else [decayed]
-        optimizer = torch.optim.Adam(groups, lr=settings.learning_rate)
-        for epoch in range(settings.epochs + 1):
-            with torch.enable_grad():
-                logits = self(averaged)
-                loss = functional.cross_entropy(logits[train], labels[train])
-            yield logits.detach()
-            if epoch < settings.epochs:
-                optimizer.zero_grad()
-                torch.autograd.backward(loss)
-                optimizer.step()
-
-    def _copy_state(self) -> dict[str, Tensor]:
-        return {name: tensor.detach().clone() for name, tensor in self.state_dict().items()}
-
-
-def _accuracy_and_loss(logits: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Return accuracy and minus cross-entropy, compared in this order: higher is better."""
-    right = float((logits.argmax(dim=1) == labels).double().mean())
-    return right, -float(functional.cross_entropy(logits, labels))
+    def forward(self, features: FixedInput, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
+        """Return logits of a graph's nodes, Tensor[N, C]; edges and dropout have no part in them."""
+        return features.times(self.output.weight.t())

@@ -31,7 +31,7 @@ from veilgraph.paradigms.horizontal.tally import (
 from veilgraph.protocol.agreement import same_count
 from veilgraph.protocol.figures import AP, AUC, CLASS_MEASURES, F1, Figure, Measures, Scores
 from veilgraph.protocol.judge import Objective, Predicted, calibration_at
-from veilgraph_averaging.network import Averaged, AveragedNetwork, Own
+from veilgraph_averaging.network import Averaged, AveragedNetwork, LinearNetwork, Own
 from veilgraph_averaging.tasks import (
     InitialSums,
     Judging,
@@ -189,7 +189,10 @@ class Classes(_NodeTask[TaskSettings], ClassTask[TaskSettings, Own]):
 
     @override
     def network(self, streams: LearningStreams) -> Averaged:
-        return graph_network(self.public, self.public.stated, streams)
+        public = self.public
+        if not public.model.dim:
+            return LinearNetwork(public.features, public.stated, public.dtype)
+        return graph_network(public, public.stated, streams)
 
 
 class ValuesSettings(TargetBounds, TaskSettings):

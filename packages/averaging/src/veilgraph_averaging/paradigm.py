@@ -140,9 +140,6 @@ def costs_of(job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> Costs | 
     return Costs([stage for stage in stages if stage.sent], memory, notes)
 
 
-_MEASURED: Final = 3  # holders whose noise together is what ε needs, in research/private_averaging.py
-
-
 class _AveragingData(SameColumnsData[AveragingJob]):
     def check_graphs(self, job: AveragingJob, graphs: Sequence[PartyGraph]) -> None:
         """Refuse graphs that break a private training's bound on neighbours; see ``Data.check_graphs``."""
@@ -182,11 +179,11 @@ class _AveragingGuarantee(Guarantee[AveragingJob]):
         joint = None if plan is None else plan.joint
         if plan is not None and plan.settings.neighbours != "zero-out":
             return ""
-        if job.model.local.hops or (joint is not None and joint.honest != _MEASURED):
+        if job.model.dim or job.averaging.at_home is None:
             return ""
-        if joint is not None:
-            return "private training, noise made jointly by three"
-        return f"private training{'' if job.averaging.at_home is None else ', then at home'}"
+        if joint is None:
+            return "class sums, then at home"
+        return "class sums with joint noise, then at home" if joint.honest == len(job.data.names) - 1 else ""
 
     def privacy_limits(self, job: AveragingJob) -> list[str]:
         """Say that ε does not cover what holders learn at home; see ``Guarantee.privacy_limits``."""

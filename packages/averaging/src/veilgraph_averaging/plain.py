@@ -15,7 +15,8 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.mask import plain_sum
 from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.judge import Predicted
-from veilgraph_averaging.network import Averaged, Own, Personalised
+from veilgraph_averaging.at_home import AtHome, at_home
+from veilgraph_averaging.network import Averaged, Own
 from veilgraph_averaging.private.sampled import SampledPublisher
 from veilgraph_averaging.settings import AveragingJob
 from veilgraph_averaging.tasks import Task
@@ -46,7 +47,7 @@ class PlainAveraging:
             graph.party: self.task.own(graph, self._streams[graph.party]) for graph in graphs
         }
         self.network = self._make_network(SERVER)
-        self._at_home = dict[PartyId, Personalised]()
+        self._at_home = dict[PartyId, AtHome]()
         self._home = {graph.party: self._copy_weights(self._make_network(graph.party)) for graph in graphs}
         self.network.keep_facts(sum(self.task.sums_before.sizes))
         self._memory = job.averaging.rule.memory(len(self.network.vector()))
@@ -119,15 +120,16 @@ class PlainAveraging:
             return self._at_home[party](output) if party in self._at_home else output
 
     def finish(self) -> None:
-        """After the last round, train each labelled holder's own correction, if ``averaging.at_home`` is set."""
+        """After the last round, learn each holder's own correction, if ``averaging.at_home`` is set."""
         given = self._job.averaging.at_home
-        for party, own in self._own.items() if given is not None else ():
-            if own.graph.labels is None:
-                continue
+        if given is None:
+            return
+        for party, own in self._own.items():
             output = self.infer(party)
-            home = Personalised(given, own, output.shape[1], self._streams[party], output.dtype)  # type: ignore[arg-type]
-            home.learn(output)
-            self._at_home[party] = home
+            home = at_home(given, own, output.shape[1], self._streams[party], output.dtype, self.network)
+            if home is not None:
+                home.learn(output)
+                self._at_home[party] = home
 
     def predictions(self, party: PartyId) -> Predicted:
         """Return the predictions that a holder would get."""

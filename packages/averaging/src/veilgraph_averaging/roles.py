@@ -33,7 +33,7 @@ from veilgraph_averaging import twin as baselines
 from veilgraph_averaging.aggregation.keys import Signatures
 from veilgraph_averaging.aggregation.summing import GONE, Group, SummingHolder, SummingServer
 from veilgraph_averaging.aggregation.survivors import RecordedSum, SumId, SurvivorRecord
-from veilgraph_averaging.network import Personalised
+from veilgraph_averaging.at_home import AtHome, at_home
 from veilgraph_averaging.private.sampled import SampledPublisher
 from veilgraph_averaging.settings import averaging
 from veilgraph_averaging.tasks import Public, Task
@@ -90,7 +90,7 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         task = self._job.averaging.task
         task.check_graph(graph)
         self._private = None if self._job.averaging.privacy is None else training.PrivateTraining(self._job, graph)
-        self._home: Personalised | None = None
+        self._home: AtHome | None = None
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
@@ -111,9 +111,9 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         known = self._agree_on_public(hellos)
         self._own = self._task.own(graph, session.streams)
         self._make_network()
-        at_home = self._job.averaging.at_home
-        if at_home is not None and graph.labels is not None:
-            self._home = Personalised(at_home, self._own, known.stated, session.streams, session.dtype)
+        given = self._job.averaging.at_home
+        if given is not None:
+            self._home = at_home(given, self._own, known.stated, session.streams, session.dtype, self._network)
         networks: dict[str, nn.Module] = {"network": self._network}
         if self._home is not None:
             networks["at_home"] = self._home

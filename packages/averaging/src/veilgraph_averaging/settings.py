@@ -21,7 +21,8 @@ from veilgraph.privacy.accountant import analytic_multiplier
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures, selecting
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, job_of, require
 from veilgraph.protocol.preset import Choice, JobContent
-from veilgraph_averaging.network import AnyRuleSettings, AtHomeSettings, FedAvgSettings, NetworkSettings
+from veilgraph_averaging.at_home import AtHomeSettings
+from veilgraph_averaging.network import AnyRuleSettings, FedAvgSettings, NetworkSettings
 from veilgraph_averaging.private.event import Joint, reach
 from veilgraph_averaging.private.plan import SampledPlan, sampled_plan
 from veilgraph_averaging.private.settings import SampledSettings
@@ -34,6 +35,7 @@ LARGEST_RATE: Final = 2.0
 WANDER: Final = 0.45  # how far the noise of all rounds may move one weight, as a standard deviation
 
 _TERMS: Final = "a term is one node's"
+_WIDE: Final = "wider ones were no better"
 _NOISED: Final = "nobody is told how an epoch did"
 
 
@@ -172,20 +174,23 @@ class AveragingJob(JobSettings):
         yield Choice("data.feature_scaling", "length", "gradients are about as long as rows, and are clipped")
         if said.get("data.split") is not None:
             yield Choice("data.stratify", False, "who is trained on must hang on no other node")
-        yield Choice("model.dim", 16, "wider ones were no better")
+        sums = not bounded and not said.get("model.dim")
+        yield Choice("model.dim", 0, "one sum of rows for each class") if sums else Choice("model.dim", 16, _WIDE)
         yield Choice("model.dropout", 0.0, _TERMS)
         yield Choice("model.local.model", "sage-mean", _TERMS)
         yield Choice("model.local.hops", int(bounded), "degree_bound is given" if bounded else "edges cost noise")
         yield Choice("model.local.normalize", False, "how large an embedding is tells something")
         yield Choice("averaging.rule.name", "fedsgd", "a holder gives a noisy gradient")
-        yield Choice("averaging.rule.momentum", MOMENTUM, "fewer rounds, so less noise")
+        yield Choice("averaging.rule.momentum", 0.0 if sums else MOMENTUM, "fewer rounds, so less noise")
         yield Choice("averaging.local_epochs", 1, "a holder gives a noisy gradient")
         yield Choice("averaging.at_home.epochs", 300, "a holder may learn from its own edges what it tells nobody")
-        yield Choice("train.epochs", ROUNDS, "what matters is rounds times the rate")
+        yield Choice("train.epochs", 1 if sums else ROUNDS, "what matters is rounds times the rate")
         yield Choice("train.select_by", "last", _NOISED)
         yield Choice("train.patience", None, _NOISED)
         yield Choice("train.weight_decay", 0.0, "noise does not let weights grow to no purpose")
-        if (rate := _rate_of(said)) is not None:
+        if sums:
+            yield Choice("train.learning_rate", 1.0, "how long weights are tells nothing")
+        elif (rate := _rate_of(said)) is not None:
             yield Choice("train.learning_rate", rate, f"the noise of all rounds moves a weight by {WANDER:g} at most")
 
     def _check_parts(self) -> None:
@@ -238,6 +243,8 @@ class AveragingJob(JobSettings):
             )
         if own.privacy is not None:
             check_private(self)
+        elif not self.model.dim:
+            raise ValueError("model.dim=0 without averaging.privacy: it is for noisy sums; give a dim of 1 or more")
         elif own.at_home is not None:
             raise ValueError(
                 "averaging.at_home without averaging.privacy: holders are told of every round how all do with the same "

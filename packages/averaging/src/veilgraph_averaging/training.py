@@ -22,10 +22,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, softmax
 from torch import Tensor
 from torch.autograd import backward
 from torch.nn import functional
+from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.types import PartyId
@@ -154,8 +155,10 @@ class PrivateTraining:
         self.refuses = broken_rule(job, graph)
         if graph.labels is not None and not self.refuses:
             model, dtype = job.model, precision(job)
-            by_row = plan.hops == 0 and not model.local.normalize  # which would make the last rows of length 1
-            self._terms = RowTerms(graph, model.activation, dtype) if by_row else Terms(graph, plan.hops, dtype)
+            # Normalising would make the last rows of length 1.
+            by_row = plan.hops == 0 and not (model.dim and model.local.normalize)
+            kind = RowTerms if model.dim else LinearTerms
+            self._terms = kind(graph, model.activation, dtype) if by_row else Terms(graph, plan.hops, dtype)
         if graph.labels is None and plan.joint is not None:
             self.refuses = (
                 "it has no labels, so it has nothing to add to the noise that averaging.privacy.joint_noise has all "
@@ -335,8 +338,7 @@ class RowTerms:
             columns, values = self._rows[number]
             hidden = self._activation(first[:, columns] @ values + bias)
             logits = last @ hidden + lift
-            off = np.exp(logits - logits.max())
-            off /= off.sum()
+            off = softmax(logits)
             off[self._labels[number]] -= 1
             back = (off @ last) * self._slope(hidden)
             if number not in self._places:
@@ -345,5 +347,24 @@ class RowTerms:
                 self._places[number] = torch.from_numpy(np.concatenate([mine.ravel(), rest]))
             parts = (np.outer(back, values).ravel(), back, np.outer(off, hidden).ravel(), off)
             return Places(self._places[number], torch.from_numpy(np.concatenate(parts)))
+
+        return gradient
+
+
+class LinearTerms(RowTerms):
+    """Terms of a ``LinearNetwork``: with p the softmax of W·x, the gradient of W is (p − e)·xᵀ."""
+
+    @override
+    def at(self, network: Averaged) -> Callable[[int], Places]:
+        (weights,) = (weight.detach().numpy() for weight in network.shared())
+
+        def gradient(number: int) -> Places:
+            columns, values = self._rows[number]
+            off = softmax(weights[:, columns] @ values)
+            off[self._labels[number]] -= 1
+            if number not in self._places:
+                mine = np.arange(len(off))[:, None] * weights.shape[1] + columns
+                self._places[number] = torch.from_numpy(mine.ravel())
+            return Places(self._places[number], torch.from_numpy(np.outer(off, values).ravel()))
 
         return gradient
