@@ -181,10 +181,16 @@ class AveragingJob(JobSettings):
         yield Choice("model.local.hops", int(bounded), "degree_bound is given" if bounded else "edges cost noise")
         yield Choice("model.local.normalize", False, "how large an embedding is tells something")
         yield Choice("averaging.rule.name", "fedsgd", "a holder gives a noisy gradient")
-        yield Choice("averaging.rule.momentum", 0.0 if sums else MOMENTUM, "fewer rounds, so less noise")
+        yield Choice(
+            "averaging.rule.momentum",
+            *((0.0, "there is one round") if sums else (MOMENTUM, "fewer rounds, so less noise")),
+        )
         yield Choice("averaging.local_epochs", 1, "a holder gives a noisy gradient")
         yield Choice("averaging.at_home.epochs", 300, "a holder may learn from its own edges what it tells nobody")
-        yield Choice("train.epochs", 1 if sums else ROUNDS, "what matters is rounds times the rate")
+        yield Choice(
+            "train.epochs",
+            *((1, "all of ε is for one sum") if sums else (ROUNDS, "what matters is rounds times the rate")),
+        )
         yield Choice("train.select_by", "last", _NOISED)
         yield Choice("train.patience", None, _NOISED)
         yield Choice("train.weight_decay", 0.0, "noise does not let weights grow to no purpose")
