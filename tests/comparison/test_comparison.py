@@ -34,6 +34,7 @@ from veilgraph.paradigms.sealed.stacking import fit_stacking
 from veilgraph.paradigms.sealed.twin import chosen_twin, train_plain, trained_twin
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
+from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.report.comparison import row_words
@@ -217,8 +218,11 @@ def test_a_sealed_way_trains_the_network_of_its_own_job() -> None:
     inputs = inputs_of(job)
     twin = chosen_twin(sealed(job), inputs.graphs).predict()
     assert twin is not None
+    own = inputs.graphs[0].common_part()
+    logits = logits_of(twin).double()
+    stacked = fit_stacking(logits, own, Objective(own, job.train, torch.float64).weights).logits(logits, own)
     found = ways(inputs)["sealed"].way(lambda records: None)
-    np.testing.assert_allclose(found, logits_of(twin).softmax(1).numpy(), atol=1e-3)
+    np.testing.assert_allclose(found, stacked.softmax(1).numpy(), atol=1e-3)
 
 
 def test_a_sealed_job_is_compared_with_its_twin_on_one_graph() -> None:

@@ -20,6 +20,10 @@ GIVEN: Settings = {
 }
 
 
+ROUNDS_OF_ALL: Settings = {"model": {"dim": 16}}
+"""Of a network with a hidden layer, over many rounds."""
+
+
 def auto(*changes: Settings) -> AveragingJob:
     return averaging(parse_with_choices(merge(GIVEN, *changes))[0])
 
@@ -28,14 +32,19 @@ def privacy(**said: object) -> Settings:
     return {"averaging": {"privacy": said}}
 
 
-def test_a_job_that_says_an_epsilon_and_a_batch_alone_is_whole() -> None:
-    job, chosen = auto(), {each.key: each.value for each in parse_with_choices(GIVEN)[1]}
+@pytest.mark.parametrize(
+    ("said", "dim", "rounds", "momentum"), [({}, 0, 1, 0.0), (ROUNDS_OF_ALL, 16, ROUNDS, MOMENTUM)]
+)
+def test_a_job_that_says_an_epsilon_and_a_batch_alone_is_whole(
+    said: Settings, dim: int, rounds: int, momentum: float
+) -> None:
+    job, chosen = auto(said), {each.key: each.value for each in parse_with_choices(merge(GIVEN, said))[1]}
     assert job.averaging.privacy is not None
     assert job.averaging.at_home is not None
     assert job.averaging.privacy.sampling_rate == 1
     assert (job.model.local.hops, job.data.feature_scaling, job.data.stratify) == (0, "length", False)
-    assert job.averaging.rule.model_dump() == {"name": "fedsgd", "momentum": MOMENTUM}
-    assert (job.train.epochs, job.train.select_by, job.train.patience) == (ROUNDS, "last", None)
+    assert job.averaging.rule.model_dump() == {"name": "fedsgd", "momentum": momentum}
+    assert (job.model.dim, job.train.epochs, job.train.select_by, job.train.patience) == (dim, rounds, "last", None)
     assert chosen["train.learning_rate"] == job.train.learning_rate
     assert parse_with_choices(job.model_dump(mode="json"))[0].hash() == job.hash()
 
@@ -43,7 +52,7 @@ def test_a_job_that_says_an_epsilon_and_a_batch_alone_is_whole() -> None:
 def test_with_less_noise_of_each_the_rate_is_larger_by_as_much() -> None:
     """Of four holders that must all be there each adds 1/√3 of σ."""
     rates = [
-        auto(privacy(epsilon_total=0.1, **more), own).train.learning_rate
+        auto(ROUNDS_OF_ALL, privacy(epsilon_total=0.1, **more), own).train.learning_rate
         for more, own in (({}, {}), ({"joint_noise": {"colluding": 1}}, {"averaging": {"threshold": 4}}))
     ]
     assert rates[1] == pytest.approx(rates[0] * math.sqrt(3), rel=5e-3)
@@ -83,7 +92,7 @@ def wander(job: AveragingJob, holders: int = 4) -> float:
     ids=["as it is", "rounds", "ε", "batch", "clip", "small ε", "holders", "momentum", "σ", "replaced", "drawn"],
 )
 def test_the_noise_of_all_rounds_moves_a_weight_as_far_as_it_is_to(changes: Settings) -> None:
-    job = auto(changes)
+    job = auto(ROUNDS_OF_ALL, changes)
     assert job.train.learning_rate < LARGEST_RATE
     assert wander(job, len(job.data.names)) == pytest.approx(WANDER, rel=0.03)
 
@@ -92,9 +101,9 @@ def test_the_noise_of_all_rounds_moves_a_weight_as_far_as_it_is_to(changes: Sett
 def test_a_small_rate_that_edges_ask_for_and_the_largest_that_there_is() -> None:
     edged = auto(privacy(degree_bound=3, batch=5000))
     assert edged.model.local.hops == 1
-    assert 0 < edged.train.learning_rate < auto(privacy(batch=5000)).train.learning_rate
+    assert 0 < edged.train.learning_rate < auto(ROUNDS_OF_ALL, privacy(batch=5000)).train.learning_rate
     assert 0.3 * WANDER < wander(edged) < 1.5 * WANDER
-    assert auto(privacy(epsilon_total=16.0, batch=1e5)).train.learning_rate == LARGEST_RATE
+    assert auto(ROUNDS_OF_ALL, privacy(epsilon_total=16.0, batch=1e5)).train.learning_rate == LARGEST_RATE
 
 
 WRONG: dict[str, tuple[Settings, str]] = {

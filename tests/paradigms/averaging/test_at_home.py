@@ -19,7 +19,6 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
-from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
@@ -262,16 +261,6 @@ def test_two_validation_nodes_leave_a_holder_nearly_by_itself() -> None:
         made.learn(torch.zeros(600, 2))
     assert float(made.mix[0]) > 0.5
     assert not torch.equal(made.bias, torch.zeros(2))
-
-
-@pytest.mark.parametrize(("bound", "dim", "rounds"), [(None, 0, 1), (5, 16, 80)])
-def test_the_preset_takes_one_sum_of_rows_where_no_edge_is_in_a_term(bound: int | None, dim: int, rounds: int) -> None:
-    data = {"dataset": "cora", "split": [0.5, 0.25, 0.25]}
-    given = {"privacy": {"epsilon_total": 1, "batch": 300, "degree_bound": bound}}
-    found = parse_job({"paradigm": "averaging", "preset": "auto", "data": data, "averaging": given})
-    assert isinstance(found, AveragingJob)
-    assert (found.model.dim, found.train.epochs) == (dim, rounds)
-    assert found.averaging.at_home is not None
 
 
 def test_scores_are_of_ridge_regression_with_the_holders_own_second_moments() -> None:

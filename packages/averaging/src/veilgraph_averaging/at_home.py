@@ -30,6 +30,7 @@ _USUAL_RIDGE: Final = 0.01
 _SPREAD: Final = 2.0  # standard deviation of scores, before their softmax
 _STEPS, _BACK = 4, 0.2  # of scores over own edges, and what share of them comes back in each
 _DECAY: Final = 0.03  # of the mixture's distance from the holder by itself
+_CLOSE: Final = 1e-10  # so close that sums which differ by rounding alone give the same
 _HELD_OUT: Final = 5  # without validation nodes one of so many training nodes is one
 
 
@@ -264,7 +265,7 @@ class ClassSums(AtHome):
             return product
 
         operator = LinearOperator((columns, columns), matvec=multiply, dtype=np.float64)
-        solved = np.stack([cg(operator, column)[0] for column in self._sums().double().numpy()], 1)
+        solved = np.stack([cg(operator, column, rtol=_CLOSE)[0] for column in self._sums().double().numpy()], 1)
         scores = rows @ solved
         scale = _SPREAD / max(float(scores.std()), 1e-12)
         found = torch.from_numpy(solved * scale), torch.from_numpy(np.asarray(scores.mean(0)).ravel() * scale)
@@ -293,7 +294,9 @@ def _mixture(parts: Sequence[Tensor], labels: Tensor) -> tuple[Tensor, Tensor]:
     together, target = torch.stack([part.double() for part in parts]), torch.eye(len(parts), dtype=torch.float64)[0]
     units = together.square().mean((1, 2)).sqrt()
     mix, bias = target.clone().requires_grad_(), torch.zeros(together.shape[2], dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([mix, bias], max_iter=200, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(
+        [mix, bias], max_iter=500, tolerance_grad=_CLOSE, tolerance_change=_CLOSE**2, line_search_fn="strong_wolfe"
+    )
 
     def loss() -> Tensor:
         optimizer.zero_grad()

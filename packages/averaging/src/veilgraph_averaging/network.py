@@ -274,7 +274,8 @@ class LinearNetwork(Averaged):
 
     def __init__(self, features: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self.output = nn.Linear(features, width, bias=False, dtype=dtype)
+        # Without a draw of torch's process-wide generator, of which another party may be drawing in its thread.
+        self.output = nn.utils.skip_init(nn.Linear, features, width, bias=False, dtype=dtype)  # type: ignore[no-untyped-call]
         nn.init.zeros_(self.output.weight)
 
     def forward(self, features: FixedInput, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
