@@ -106,7 +106,7 @@ def section(found: list[SealedFigures]) -> list[str]:
     lines = [
         "## Whole jobs",
         "",
-        "The shipped sealed job of two holders, 200 steps: `whole` is from the start of the processes to the "
+        "The shipped sealed job of two holders, 120 steps: `whole` is from the start of the processes to the "
         f"predictions, `slow` the same where each party sends {MBIT:g} Mbit/s and a round trip takes "
         f"{ROUND_TRIP_MS:g} ms. All parties are processes on this machine, all messages sealed between their ends. "
         f"`vertical` is a step of the shipped vertical job in the same way, `PyG` one of the pooled model of "
