@@ -307,8 +307,9 @@ class Network:
     @property
     def _propagates_columns(self) -> bool:
         """Whether all nodes' columns are propagated, and rows picked out of them; else one-hot columns of rows are."""
-        sizes = self.context.sizes
-        many = sizes.training + sizes.validation >= max(map(self._moved_width, self.relations), default=0)
+        sizes, plan = self.context.sizes, self.context.plan
+        judged = -(-plan.steps // plan.kept_every) * (sizes.classes + plan.hidden) * bool(sizes.validation)
+        many = sizes.training + judged >= max(map(self._moved_width, self.relations), default=0)
         return many or not self.relations or bool(sizes.blocks)
 
     def _logits(self, weights: Sequence[Wire], rows: Wire) -> ForwardState:
