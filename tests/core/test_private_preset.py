@@ -33,7 +33,8 @@ def privacy(**said: object) -> Settings:
 
 
 @pytest.mark.parametrize(
-    ("said", "dim", "rounds", "momentum"), [({}, 0, 1, 0.0), (ROUNDS_OF_ALL, 16, ROUNDS, MOMENTUM)]
+    ("said", "dim", "rounds", "momentum"),
+    [({}, 0, 1, 0.0), (ROUNDS_OF_ALL, 16, ROUNDS, MOMENTUM), ({"train": {"epochs": 9}}, 16, 9, MOMENTUM)],
 )
 def test_a_job_that_says_an_epsilon_and_a_batch_alone_is_whole(
     said: Settings, dim: int, rounds: int, momentum: float

@@ -283,6 +283,8 @@ def test_no_library_of_sines_rounds_a_factor_otherwise() -> None:
         for part, rounded in zip((np.cos, np.sin), circle(level), strict=True):
             error = np.abs(part(turns) * 2.0**UNIT_BITS - rounded.numpy())
             assert error.max() < 0.5 - 2.0 ** (UNIT_BITS - 50)
+    logs = np.log(np.arange(2, functions.MOST_CLASSES)) * 2.0**BITS  # which are added to what all know
+    assert np.abs(logs - logs.round()).max() < 0.5 - 2.0 ** (BITS - 40)
     factors = np.array(functions.SINES) * 2.0**FACTOR_BITS
     assert np.abs(factors - factors.round()).max() < 0.5 - 2.0 ** (FACTOR_BITS - 50)
 

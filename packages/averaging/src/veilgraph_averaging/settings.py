@@ -174,7 +174,7 @@ class AveragingJob(JobSettings):
         yield Choice("data.feature_scaling", "length", "gradients are about as long as rows, and are clipped")
         if said.get("data.split") is not None:
             yield Choice("data.stratify", False, "who is trained on must hang on no other node")
-        sums = not bounded and not said.get("model.dim")
+        sums = not bounded and not said.get("model.dim") and said.get("train.epochs", 1) == 1
         yield Choice("model.dim", 0, "one sum of rows for each class") if sums else Choice("model.dim", 16, _WIDE)
         yield Choice("model.dropout", 0.0, _TERMS)
         yield Choice("model.local.model", "sage-mean", _TERMS)

@@ -4,8 +4,8 @@ Of x = Λ − λ and ω_k = 2π·k / P, sin(ω_k·x) = sin(ω_k·Λ)·cos(ω_k·
 shares of the sines and cosines of λ. P is a power of two, so what λ wraps around in the ring is whole periods.
 
 A public factor multiplies shares, which are uniform: it must be the same at all holders to the last bit, whatever
-library of sines they have. So angles are turned by tables of ``_UNIT``, whose entries no library's error changes, in
-whole numbers.
+library of sines they have. So angles are turned in whole numbers, by the tables of ``circle``, whose entries no
+library's error changes.
 """
 
 from __future__ import annotations

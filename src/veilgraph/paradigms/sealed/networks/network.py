@@ -1,12 +1,12 @@
-"""The network of sealed jobs: softmax(Z·W + relu(Z·U)·V) on rows Z that are made once, before any step.
+"""The network of sealed jobs: logits Z·W + relu(Z·U)·V on rows Z that are made once, before any step.
 
 A row of Z is blocks side by side: 1, for the bias; holders' own columns; what each made of them at home, also over its
 own edges; and columns after hops, over all holders' edges together or over each one's. Which of these are
 learned from, and whether there is a hidden layer, is tried: a trial has weights of its blocks alone.
 
 Linear propagation does not depend on weights, so no step has a hop in it. Rows are wanted at training and validation
-nodes that nobody but the label holder may know. Where these are more than all columns, the columns are propagated and
-the label holder picks its rows. Else a hidden one-hot column for each training node is propagated and multiplied with
+nodes that nobody but the label holder may know. Where all columns are fewer than training rows and what evaluations
+move, they are propagated and the label holder picks its rows. Else a hidden one-hot column for each training node is propagated and multiplied with
 every holder's columns, and validation nodes are picked out of the logits of all nodes. Prediction likewise propagates
 either what the first weights make of the columns, or the columns.
 
