@@ -5,10 +5,10 @@ own edges; and columns after hops, over all holders' edges together or over each
 learned from, and whether there is a hidden layer, is tried: a trial has weights of its blocks alone.
 
 Linear propagation does not depend on weights, so no step has a hop in it. Rows are wanted at training and validation
-nodes that nobody but the label holder may know. Where all columns are fewer than training rows and what evaluations
-move, they are propagated and the label holder picks its rows. Else a hidden one-hot column for each training node is propagated and multiplied with
-every holder's columns, and validation nodes are picked out of the logits of all nodes. Prediction likewise propagates
-either what the first weights make of the columns, or the columns.
+nodes that nobody but the label holder may know. Where columns are fewer than training rows and what evaluations move,
+all columns hop and the label holder picks its rows. Else a hidden one-hot column for each training node hops and is
+multiplied with every holder's columns, and validation nodes are picked out of the logits of all nodes. Prediction
+likewise propagates either what the first weights make of the columns, or the columns.
 
 Columns are standardised inside, by means and deviations over the training rows, which nobody learns: hops leave columns
 with very different spreads.
