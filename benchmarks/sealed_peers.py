@@ -35,7 +35,7 @@ from veilgraph.samples.shipped import shipped_job, with_overrides
 _EPOCHS, _TIMEOUT_S, _STEPS = 2, 3600, 5
 _ONE_NETWORK = {
     "model.network": "mlp",
-    "model.blocks": ["pooled.10"],
+    "model.blocks": ["pooled.6"],
     "train.epochs": 50,
     "train.learning_rate": 2.0,
     "train.weight_decay": 1e-2,

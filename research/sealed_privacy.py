@@ -57,7 +57,7 @@ VOTES: Final = "votes"
 OUTPUTS: Final = ("margins", "classes")
 _FEW_SEEDS: Final = 5
 _SPLIT: Final = {"split": [0.75, 0.10, 0.15]}
-_OF_TABLES: Final = ("own", "boosting", "pooled.10")
+_OF_TABLES: Final = ("own", "boosting", "pooled.6")
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Set:
     name: str
     data: Mapping[str, Any]
     figure: str = "accuracy"
-    blocks: Sequence[str] = ("pooled.10",)
+    blocks: Sequence[str] = ("pooled.6",)
     most_seeds: int = 10
     trains_bare: bool = True
     slots: int = 1 << 22
@@ -241,8 +241,8 @@ def table(found: Mapping[str, float]) -> list[str]:
         "",
         f"A job with noise takes {median(times):.2f} times the processor time of one without `privacy` (median of "
         f"{len(times)} pairs, on Cora). Made with `python -m research.sealed_privacy` and `--write`; figures are in "
-        "`docs/sealed-privacy.json`. Networks are linear, on `pooled.10`, and of tables on `own`, `boosting` and "
-        "`pooled.10`. The figures are the twin's.",
+        "`docs/sealed-privacy.json`. Networks are linear, on `pooled.6`, and of tables on `own`, `boosting` and "
+        "`pooled.6`. The figures are the twin's.",
     ]
 
 

@@ -27,10 +27,10 @@ def adjacency(graphs: list[PartyGraph]) -> Tensor:
 
 
 def moved(rows: Tensor, graphs: list[PartyGraph], hops: int) -> Tensor:
-    """Rows after K hops over the edges of some holders; from four hops on a tenth comes back in each."""
+    """Rows after K hops over the edges of some holders; from four hops on an eighth comes back in each."""
     p = adjacency(graphs) + torch.eye(len(rows))
     p *= p.sum(1)[:, None].rsqrt() * p.sum(1).rsqrt()
-    start, back = rows, 0.1 if hops > 3 else 0.0
+    start, back = rows, 0.125 if hops > 3 else 0.0
     for _ in range(hops):
         rows = (1 - back) * p @ rows + back * start
     return rows

@@ -28,7 +28,9 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import DataError
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.sealed.machine import PlainMachine
+from veilgraph.mpc.sealed.hops import HiddenGraph
+from veilgraph.mpc.sealed.machine import Machine, PlainMachine
+from veilgraph.mpc.sealed.wire import Summands, Wire
 from veilgraph.paradigms.sealed.inputs import most_right, own_data, plan_of, quantiles, trials_of, unit_rows
 from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.plan import Trial
@@ -64,7 +66,7 @@ CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {
     "mlp, columns, each, weights, batches": (2, MANY, (on("each.2", "own"), WEIGHTS, BATCHES, BALANCED)),
     "mlp, wide, columns": (2, FEW, (on("pooled.2", hidden=20), MARGINS)),
     "mlp, standard rows": (2, FEW, (on("own", "neighbours", "pooled.1"), STANDARD, SLOW)),
-    "mlp, standard columns": (3, MANY, (on("pooled.5", "neighbours"), STANDARD, SLOW, WEIGHTS, MARGINS)),
+    "mlp, standard columns": (3, MANY, (on("pooled.5", "pooled.1", "neighbours"), STANDARD, SLOW, WEIGHTS, MARGINS)),
     "linear, standard, each": (2, MANY, (on("own", "each.1", network="linear"), STANDARD, SLOW, DIRECTED, MARGINS)),
     "linear, boosting, rows": (3, FEW, (on("boosting", "pooled.1", network="linear"), STANDARD, SLOW)),
     "mlp, boosting, columns": (2, MANY, (on("own", "quantiles", "boosting", "pooled.1"), STANDARD, SLOW, BALANCED)),
@@ -74,9 +76,8 @@ CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {
 }
 
 
-@pytest.mark.cases(4)
-@pytest.mark.parametrize("case", CASES)
-def test_parties_compute_what_the_twin_does(case: str) -> None:
+def check_with_twin(case: str) -> None:
+    """Train and predict, and compare weights and margins with the twin's."""
     holders, training, changes = CASES[case]
     job = small_job(holders, *changes)
     graphs = graphs_of(job, nodes=40, training=training)
@@ -92,13 +93,29 @@ def test_parties_compute_what_the_twin_does(case: str) -> None:
     raise AssertionError(f"weights are {apart} from the twin's in each of three runs")
 
 
+@pytest.mark.cases(4)
+@pytest.mark.parametrize("case", CASES)
+def test_parties_compute_what_the_twin_does(case: str) -> None:
+    check_with_twin(case)
+
+
+DENSE = ("mlp, rows, far, directed", "mlp, columns, each, weights, batches", "mlp, standard columns")
+
+
+@pytest.mark.parametrize("case", DENSE)
+def test_so_they_do_where_edges_are_a_matrix(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("veilgraph.paradigms.sealed.networks.propagation.DENSE_FROM", 1)
+    monkeypatch.delattr(Machine, "hidden_graph")
+    check_with_twin(case)
+
+
 @pytest.mark.parametrize("training", [FEW, MANY])
 @pytest.mark.parametrize(
     "changes",
     [
         (on("pooled.2", network="linear"),),
-        (on("pooled.4", "pooled.5"), DIRECTED),
-        (on("pooled.1", "pooled.2", "pooled.3"), DIRECTED, WEIGHTS),
+        (on("pooled.4", "each.4"), DIRECTED, WEIGHTS),
+        (on("pooled.1", "pooled.2", "pooled.5", "pooled.3"), DIRECTED, WEIGHTS),
         (on("own", "neighbours", "each.1"), WEIGHTS, DIRECTED, STANDARD),
         (on("neighbours", "pooled.1", network="linear"), STANDARD, BATCHES),
         (on("pooled.1", "unit", "unit.1", "unit.5", "unit.each.2"), STANDARD, DIRECTED),
@@ -137,11 +154,33 @@ def test_the_twin_is_what_autograd_makes_of_dense_matrices(training: int, change
     assert torch.allclose(margins, logits[:, 1:] - logits[:, :1], atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("training", "changes", "hops"),
+    [(FEW, {}, 8 + 2), (MANY, {}, 8 + 4), (MANY, STANDARD, 3 + 6 + 4)],
+    ids=["rows", "columns", "standard"],
+)
+def test_no_hop_is_made_twice_but_the_third_of_columns_with_units(training: int, changes: Settings, hops: int) -> None:
+    """Of rows the label holder makes its own hops at home."""
+    job = small_job(2, on("pooled.8", "each.2", "pooled.1", "pooled.2", "pooled.3", network="linear"), changes)
+    made = 0
+
+    class Counting(PlainMachine):
+        def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
+            nonlocal made
+            made += 1
+            return super().hop(graphs, wire)
+
+    program = SealedProgram(Counting(["A", "B"]), twin_context(job, graphs_of(job, training=training))[0])
+    program.enter(trains=True)
+    program.begin()
+    assert made == hops
+
+
 def test_100_columns_of_all_holders_are_tried_as_rows_of_length_1_too() -> None:
     """B has one column more than A."""
     job = small_job(2, STANDARD, {"model": {"network": None, "blocks": None}, "train": JUDGED_IN_TABLES})
     few, many = (trials_of(job, columns) for columns in (99, 100))
-    assert [trial.blocks for trial in many[len(few) :]] == [("unit.10",), ("unit.each.2",)]
+    assert [trial.blocks for trial in many[len(few) :]] == [("unit.6",), ("unit.each.2",)]
     for columns, trials in ((49, few), (50, many)):
         assert twin_context(job, small_graphs(columns=columns))[0].plan.trials == trials
 
@@ -149,7 +188,7 @@ def test_100_columns_of_all_holders_are_tried_as_rows_of_length_1_too() -> None:
 def test_where_no_step_is_judged_the_one_trial_has_hops() -> None:
     job = small_job(2, STANDARD, {"model": {"network": None, "blocks": None}, "train": {"select_by": "last"}})
     [trial] = trials_of(job, 8)
-    assert trial.blocks == ("own", "pooled.10")
+    assert trial.blocks == ("own", "pooled.6")
 
 
 def test_unit_rows_undo_what_columns_were_scaled_by() -> None:

@@ -318,7 +318,7 @@ def test_a_prediction_has_the_weights_of_its_training(tmp_path: Path, monkeypatc
             predict(found.path)
 
 
-PRIVATE: Settings = merge(voting(), {"train": {"select_by": "last"}, "model": {"blocks": ["pooled.10"]}})
+PRIVATE: Settings = merge(voting(), {"train": {"select_by": "last"}, "model": {"blocks": ["pooled.6"]}})
 
 
 @pytest.mark.parametrize("job", [{"output": "classes"}, {"named_nodes": 3}, PRIVATE])

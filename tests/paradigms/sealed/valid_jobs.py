@@ -14,7 +14,7 @@ from veilgraph.paradigms.sealed.settings import SealedJob
 
 _SCALES: Final = (1e-3, 1.0, 1.0, 30.0, 1e3)
 """Factors of all of a holder's columns, or of each by itself."""
-_BLOCKS: Final = ("own", "neighbours", "pooled.1", "pooled.2", "pooled.10", "each.1", "each.3")
+_BLOCKS: Final = ("own", "neighbours", "pooled.1", "pooled.2", "pooled.6", "each.1", "each.3")
 
 
 def hub_edges(nodes: int, degree: int, hub: int, generator: torch.Generator) -> Tensor:

@@ -32,7 +32,7 @@ ALMOST = 0.02
 """The softmax of a step is (1 + z/243)^243 over its sum, and the twin's is the same: what is left is rounding."""
 JUDGED: Settings = {"train": {"select_by": "auc", "evaluate_every": 1}}
 UNDIRECTED: Settings = {"model": {"directed": False, "blocks": ["own", "pooled.1", "each.1"]}}
-BOOSTED: Settings = {"model": {"blocks": ["own", "boosting", "pooled.10"]}}
+BOOSTED: Settings = {"model": {"blocks": ["own", "boosting", "pooled.6"]}}
 ACROSS: Settings = {"across": "N"}
 JOINT: Settings = {"model": {"blocks": ["own", "each.1"]}, "train": {"epochs": 6, "learning_rate": 0.5}}
 

@@ -39,14 +39,14 @@ from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, LARGEST_WEIGHTED
 from veilgraph.protocol.judge import balanced_weights
 
 _OF_WORDS: Final = (
-    Trial(("pooled.10",), deep=False, learning_rate=8.0, weight_decay=2.5e-4),
+    Trial(("pooled.6",), deep=False, learning_rate=8.0, weight_decay=2.5e-4),
     Trial(("each.2",), deep=False, learning_rate=8.0, weight_decay=2.5e-4),
     Trial((OWN, "pooled.1", "pooled.2", "pooled.3"), deep=True, learning_rate=4.0, weight_decay=1e-2, drops=True),
 )
 _OF_TABLES: Final = (
-    Trial((OWN, "pooled.10"), deep=False, learning_rate=1.0, weight_decay=5e-3),
+    Trial((OWN, "pooled.6"), deep=False, learning_rate=1.0, weight_decay=5e-3),
     Trial((OWN, BOOSTING), deep=True, learning_rate=0.25, weight_decay=5e-3),
-    Trial((OWN, QUANTILES, NEIGHBOURS, BOOSTING, "pooled.10"), deep=True, learning_rate=0.125, weight_decay=5e-3),
+    Trial((OWN, QUANTILES, NEIGHBOURS, BOOSTING, "pooled.6"), deep=True, learning_rate=0.125, weight_decay=5e-3),
     Trial((OWN, "pooled.1", "pooled.2"), deep=False, learning_rate=0.5, weight_decay=5e-3),
 )
 WIDE: Final = 100  # columns of all holders, from which on most of them are words, or as rare as these
@@ -57,7 +57,7 @@ _OF_UNIONS: Final = (
     Trial((OWN, "pooled.1", "pooled.2"), deep=False, learning_rate=0.5, weight_decay=5e-3),
 )
 _OF_WIDE: Final = (
-    Trial(("unit.10",), deep=False, learning_rate=0.0625, weight_decay=0.06),
+    Trial(("unit.6",), deep=False, learning_rate=0.0625, weight_decay=0.06),
     Trial(("unit.each.2",), deep=False, learning_rate=0.0625, weight_decay=0.06),
 )
 _MOST_DEVIATIONS: Final = 32.0  # columns are clipped there: farther out nothing is learned
@@ -78,7 +78,7 @@ def trials_of(job: SealedJob, columns: int | None = None) -> tuple[Trial, ...]:
     if train.select_by == "last":  # there is one trial
         found = (shallow, *found)
     if job.privacy is not None:
-        found = (replace(shallow, blocks=model.blocks or ("pooled.10",)),)
+        found = (replace(shallow, blocks=model.blocks or ("pooled.6",)),)
     elif model.blocks is not None:
         found = tuple(replace(trial, blocks=model.blocks) for trial in (deep, shallow))
     if model.network is not None:

@@ -31,6 +31,7 @@ from veilgraph.paradigms.sealed.inputs import (
     stated_neighbours,
     trials_of,
 )
+from veilgraph.paradigms.sealed.networks.propagation import is_dense
 from veilgraph.paradigms.sealed.plan import (
     BOOSTING,
     MOST_JUDGED,
@@ -115,6 +116,7 @@ _BASE = 750 << 20  # of a process with nothing to do, and of what it keeps once 
 _COPIES, _HELD = 2, 19
 """Of all columns, and matrices of the widest opening or of a number for each slot, that are in hand at once. Measured:
 within a sixth of block models from ten thousand to half a million nodes (docs/sealed-benchmarks.md)."""
+_MATRICES: Final = 5  # of a dense graph, and what its making leaves
 _STEPS, _EVALUATIONS = "steps", "evaluations"
 
 
@@ -197,8 +199,10 @@ def _peak_memory(context: Context, widest: int) -> Mapping[PartyId, int]:
         return found | {SERVER: 455_000_000 + 83 * sizes.nodes * columns + 12 * sum(over.values())}
     put_in = {holder: context.width_of(holder, *context.plan.home) for holder in sizes.columns}
     everything = _COPIES * _ITEM * sizes.nodes * sum(put_in[holder] for holder in context.abreast)
-    slots = max(sizes.nodes + edges for edges in sizes.edges.values())
-    common = _BASE + everything + _HELD * _ITEM * (widest + slots)
+    dense = [holder for holder in sizes.edges if is_dense(context, holder)]
+    slots = sizes.nodes + max((edges for holder, edges in sizes.edges.items() if holder not in dense), default=0)
+    matrices = _MATRICES * _ITEM * sizes.nodes**2 * len(dense)
+    common = _BASE + everything + _HELD * _ITEM * (widest + slots) + matrices
     own = {holder: _COPIES * _ITEM * sizes.nodes * columns for holder, columns in put_in.items()}
     return {holder: common + 2 * own[holder] for holder in own} | {SERVER: common}
 

@@ -155,14 +155,14 @@ BOOSTING: Final = "boosting"
 _HOME: Final = (OWN, NEIGHBOURS, QUANTILES, UNIT, BOOSTING)
 THRESHOLDS: Final = 7  # quantiles with which a column's values are compared
 MOST_TOLD: Final = 16  # columns of a holder that are compared: those with most different values
-_NEAR: Final = 3  # hops up to which no row is brought back: so near, all of what a node's neighbours have is wanted
-_BACK: Final = 0.1
+NEAR: Final = 3  # hops up to which no row is brought back: so near, all of what a node's neighbours have is wanted
+_BACK: Final = 0.125  # so that what near hops count in far ones has few bits
 MOST_JUDGED: Final = 2048  # validation nodes that steps are judged by, at most
 MOST_RANKED: Final = 64  # of these, those that are ranked against all others, at most
 
 
 def hops_of(block: str) -> int:
-    """Number of hops in a block's name: 10 of ``pooled.10``; 0 for one that is made at home."""
+    """Number of hops in a block's name: 10 of ``pooled.6``; 0 for one that is made at home."""
     return int(block.rpartition(".")[2]) if "." in block else 0
 
 
@@ -178,17 +178,12 @@ def is_apart(block: str) -> bool:
 
 def is_near(block: str) -> bool:
     """Whether a block is of at most 3 hops: then it is one hop from the block of one hop less."""
-    return 0 < hops_of(block) <= _NEAR
-
-
-def nearer_of(block: str) -> str:
-    """Name of the block of one hop less, as ``pooled.1`` for ``pooled.2``; empty if ``block`` is not near."""
-    return f"{block.rpartition('.')[0]}.{hops_of(block) - 1}" if is_near(block) else ""
+    return 0 < hops_of(block) <= NEAR
 
 
 def teleport_of(hops: int) -> float:
-    """Teleport probability α of a block of so many hops: 0 up to 3, else 0.1 (APPNP, Klicpera et al. 2019)."""
-    return 0.0 if hops <= _NEAR else _BACK
+    """Teleport probability α of a block of so many hops: 0 up to 3, else 1/8 (APPNP, Klicpera et al. 2019)."""
+    return 0.0 if hops <= NEAR else _BACK
 
 
 @dataclass(frozen=True)

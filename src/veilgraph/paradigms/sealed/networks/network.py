@@ -23,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import takewhile
+from types import MappingProxyType
 from typing import Final
 
 import torch
@@ -37,13 +39,13 @@ from veilgraph.paradigms.sealed.learners import Learners
 from veilgraph.paradigms.sealed.networks.propagation import HiddenEdges, Propagation, check_double_entry, one_hot
 from veilgraph.paradigms.sealed.plan import (
     MOST_OPENED,
+    NEAR,
     UNIT,
     Context,
     Trial,
     hops_of,
     is_near,
     is_pooled,
-    nearer_of,
     teleport_of,
 )
 
@@ -54,6 +56,7 @@ _LEAST_VARIANCE: Final = 4.0**-_LARGEST_GAIN  # added to every variance
 _VARIANCE_BITS: Final = 20
 GAIN_BITS: Final = 20  # of what columns are multiplied by
 _COARSE_BITS: Final = 12  # of rows that are squared, at least: squares of 2^6 of 2^17 rows fit the ring
+_SQUARES_FIT: Final = 62  # bits of a sum of squares that is cut
 _SQUARE_BITS: Final = 36  # of two such rows and their number together: squares of 2^13 fit
 
 
@@ -414,18 +417,30 @@ class Network:
     def _moved_columns(self, block: str, name: str, relation: Propagation) -> Wire:
         """All columns that ``block`` moves, after its hops over ``relation``; once a session."""
         if name not in self._spread:
-            columns, hops, near = self._home(*self.context.plan.moved(block)), hops_of(block), nearer_of(block)
-            if near in self.relations:
-                columns, hops = [self._moved_columns(near, near + name.removeprefix(block), relation)], 1
+            columns, apart = self._home(*self.context.plan.moved(block)), name.removeprefix(block)
+            nearer = {hops_of(near): self._moved_columns(near, near + apart, relation) for near in self._nearer(block)}
             narrow = not self.context.plan.standard or block.startswith(UNIT)
-            self._spread[name] = self.spread(relation, hops, *columns, narrow=narrow)
+            self._spread[name] = self.spread(relation, hops_of(block), *columns, nearer=nearer, narrow=narrow)
         return self._spread[name]
 
+    def _nearer(self, block: str) -> list[str]:
+        """Blocks of fewer hops that this one goes on from: of one less, or where it is far, of 1, 2 and so on to 3."""
+        kind, _, hops = block.rpartition(".")
+        if is_near(block):
+            return [near for near in [f"{kind}.{int(hops) - 1}"] if near in self.relations]
+        return list(takewhile(self.relations.__contains__, (f"{kind}.{near}" for near in range(1, NEAR + 1))))
+
     def spread(
-        self, relation: Propagation, hops: int, *columns: Wire, transposed: bool = False, narrow: bool = False
+        self,
+        relation: Propagation,
+        hops: int,
+        *columns: Wire,
+        nearer: Mapping[int, Wire] = MappingProxyType({}),
+        transposed: bool = False,
+        narrow: bool = False,
     ) -> Wire:
         """Propagate columns B side by side: P^K·B, or with Pᵀ; watched unless ``narrow``, as in ``Propagation``."""
-        found = relation(columns, hops, teleport_of(hops), transposed=transposed, narrow=narrow)
+        found = relation(columns, hops, teleport_of(hops), nearer=nearer, transposed=transposed, narrow=narrow)
         self.watched.extend([] if narrow else [found])
         return found
 
@@ -450,20 +465,23 @@ class Network:
         rows = context.of(owner, "rows")
         columns = None if rows is None else one_hot(rows, sizes.nodes).T.contiguous()
         start = machine.put(owner, columns, (sizes.nodes, count), BITS)
-        found, moved = [one], dict[tuple[Propagation, int], Wire]()
+        found, moved = [one], dict[str, Wire]()
+
+        def hopped(block: str, name: str, relation: Propagation) -> Wire:
+            if name not in moved:
+                apart, hops = name.removeprefix(block), hops_of(block)
+                if relation.holders == (owner,):  # who knows all of it
+                    moved[name] = relation.put(columns, hops, count)
+                else:
+                    nearer = {hops_of(near): hopped(near, near + apart, relation) for near in self._nearer(block)}
+                    moved[name] = self.spread(relation, hops, start, nearer=nearer, transposed=True, narrow=True)
+            return moved[name]
+
         for block in context.plan.blocks:
-            relations = self.relations.get(block)
-            if relations is None:
-                found += [self.opened(machine.product(matmul, start.T, part)) for part in self._home(block)]
-                continue
-            for relation in relations.values():
-                hops = hops_of(block)
-                if (relation, hops) not in moved:
-                    near = is_near(block) and (relation, hops - 1) in moved
-                    begun = (moved[relation, hops - 1], 1) if near else (start, hops)
-                    moved = {(relation, hops): self.spread(relation, begun[1], begun[0], transposed=True, narrow=True)}
-                parts = self._home(*context.plan.moved(block))
-                found += [self.opened(machine.product(matmul, moved[relation, hops].T, part)) for part in parts]
+            for name, relation in self.relations.get(block, {block: None}).items():
+                places = start if relation is None else hopped(block, name, relation)
+                parts = self._home(*(context.plan.moved(block) if relation else (block,)))
+                found += [self.opened(machine.product(matmul, places.T, part)) for part in parts]
         return concatenate(found, 1)
 
     def _columns_of_all(self, block: str) -> list[Wire]:
@@ -479,8 +497,12 @@ class Network:
         columns = rows[:, 1:]
         self.mean = self._column_means(machine.split(columns[:training]), BITS)
         centred = columns - self.mean
-        coarse_bits = max(_COARSE_BITS, (_SQUARE_BITS - training.bit_length()) // 2)
-        coarse = machine.open(machine.split(centred[:training]), BITS - coarse_bits)
+        coarse = centred[:training]
+        # Of rows of length 1 hops make entries up to the root of the largest degree, and centred ones twice as large.
+        largest = training * 4 * self.context.sizes.max_degree << 2 * BITS
+        if self.context.plan.standard or largest.bit_length() > _SQUARES_FIT:
+            coarse_bits = max(_COARSE_BITS, (_SQUARE_BITS - training.bit_length()) // 2)
+            coarse = machine.open(machine.split(coarse), BITS - coarse_bits)
         variance = self._column_means(machine.product(torch.mul, coarse, coarse), _VARIANCE_BITS)
         self.watched.append(variance)
         whole = variance.plus(_LEAST_VARIANCE).halved(-_VARIANCE_BITS)

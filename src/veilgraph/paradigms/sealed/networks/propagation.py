@@ -12,43 +12,59 @@ whether they do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial, reduce
 from itertools import combinations
+from operator import add
+from types import MappingProxyType
 from typing import Final
 
+import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.sealed.functions import FINE_BITS, inverse_root, multiply_open
+from veilgraph.mpc.ring import matmul
+from veilgraph.mpc.sealed.functions import BITS, FINE_BITS, inverse_root, multiply_open
 from veilgraph.mpc.sealed.hops import HiddenGraph
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Ring, Summands, Wire, concatenate, side_by_side
-from veilgraph.paradigms.sealed.plan import Context
+from veilgraph.paradigms.sealed.plan import Context, OwnData, teleport_of
 
 EDGE_BITS: Final = 16  # fractional bits of edges' weights
 NARROW_DEGREE: Final = 1 << 13  # largest degree over which entries up to 1 are summed in Z_2^32, with 16 bits or more
+DENSE_FROM: Final = 1 << 10  # nodes: of fewer it does not matter
+DENSE_UP_TO: Final = 5792  # nodes: a matrix has less than 2^25 numbers
+_DENSE_SLOTS: Final = 32  # numbers of a matrix whose products take as long as one slot of a hidden graph
 AT_ONCE: Final = 1 << 21  # entries of the columns that are propagated together
-
+_WIDE_NEAR: Final = 2  # near hops that are gone on from with α = 1/8: 6 bits, 42 of a product and values below 2^13 fit
 COINS: Final = 1 << 14  # bound of a holder's draws: sums of products over 2^24 edges of ten holders fit the ring
 
 
 class HiddenEdges:
-    """One party's side of all holders' hidden edges; each holder's are put in once a session, in each direction."""
+    """One party's side of all holders' hidden edges; each holder's are put in once a session, in each direction.
+
+    Those of a dense graph are a hidden matrix of N² numbers: a hop moves a hidden graph's rows of all its slots, of a
+    matrix those of its nodes.
+    """
 
     def __init__(self, machine: Machine, context: Context) -> None:
         self._machine, self._context = machine, context
         self.weight_bits = EDGE_BITS if context.plan.weighted_edges else 0
         self._graphs: dict[tuple[PartyId, bool], HiddenGraph] = {}
+        self._matrices: dict[PartyId, Wire] = {}
 
     def enter(self, holders: Sequence[PartyId], ways: Iterable[bool] = (False,)) -> None:
         """Put in these holders' edges that are not in yet, in the directions ``ways``: True is backwards."""
         for backwards in ways:
             for holder in holders:
-                if (holder, backwards) not in self._graphs:
+                if is_dense(self._context, holder):
+                    if holder not in self._matrices:
+                        self._matrices[holder] = self._put_in_matrix(holder)
+                elif (holder, backwards) not in self._graphs:
                     self._graphs[holder, backwards] = self._put_in_edges(holder, backwards=backwards)
 
     def _put_in_edges(self, holder: PartyId, *, backwards: bool) -> HiddenGraph:
@@ -57,9 +73,40 @@ class HiddenEdges:
         weights = self._context.of(holder, "edge_weights")
         return self._machine.hidden_graph(holder, edges, sizes.nodes, sizes.edges[holder], weights, self.weight_bits)
 
+    def _put_in_matrix(self, holder: PartyId) -> Wire:
+        own, nodes = self._context.data.get(holder), self._context.sizes.nodes
+        matrix = None if own is None else torch.from_numpy(adjacency(own, nodes).toarray())
+        return self._machine.put(holder, matrix, (nodes, nodes), self.weight_bits)
+
     def of(self, holders: Sequence[PartyId], ways: Iterable[bool] = (False,)) -> list[HiddenGraph]:
         """Return the hidden graphs of these holders in these directions; they must have been entered."""
         return [self._graphs[holder, backwards] for backwards in ways for holder in holders]
+
+    def sums(self, holders: Sequence[PartyId], ways: Sequence[bool], wire: Wire) -> Summands:
+        """Sum rows over these holders' edges in these directions, and add the row itself: Σ_i A_i·v + v."""
+        dense = [holder for holder in holders if holder in self._matrices]
+        graphs = self.of([holder for holder in holders if holder not in dense], ways)
+        alone = self._machine.split(wire).scaled(1.0, self.weight_bits)
+        total = self._machine.hop(graphs, wire) if graphs else alone
+        for backwards in ways:
+            for holder in dense:
+                matrix = self._matrices[holder].T if backwards else self._matrices[holder]
+                total = total + self._machine.product(matmul, matrix, wire)
+        return total
+
+
+def is_dense(context: Context, holder: PartyId) -> bool:
+    """Whether a holder's edges are put in as a matrix: there are so many that hops of it are cheaper."""
+    sizes = context.sizes
+    if sizes.blocks or context.plan.votes is not None or not DENSE_FROM <= sizes.nodes <= DENSE_UP_TO:
+        return False
+    return sizes.nodes**2 <= _DENSE_SLOTS * (sizes.nodes + sizes.edges[holder])
+
+
+def adjacency(own: OwnData, nodes: int) -> sp.csr_array:
+    """What each of a holder's edges counts, target by source: float64 [N, N]."""
+    counts = np.ones(own.edges.shape[1]) if own.edge_weights is None else own.edge_weights.to(torch.float64).numpy()
+    return sp.csr_array((counts, (own.edges[1].numpy(), own.edges[0].numpy())), shape=(nodes, nodes))
 
 
 class Propagation:
@@ -125,15 +172,18 @@ class Propagation:
         hops: int,
         teleport: float = 0.0,
         *,
+        nearer: Mapping[int, Wire] = MappingProxyType({}),
         transposed: bool = False,
         narrow: bool = False,
     ) -> Wire:
         """Propagate ``columns`` x, side by side: K times v ← (1 − α)·P·v + α·x, or with Pᵀ: [N, d], bits as before.
 
-        α is ``teleport``. Columns are propagated in slices, to save memory. ``narrow``: no entry of x is above 1 in
-        magnitude, so sums over edges are at most degrees, and are made in Z_2^32.
+        α is ``teleport``. ``nearer`` is k → P^k·x that is known already, with α for all k from 1 on: fewer hops are
+        made. Columns are propagated in slices, to save memory. ``narrow``: no entry of x is above 1 in magnitude, so
+        sums over edges are at most degrees, and are made in Z_2^32.
         """
         narrow = narrow and not self._edges.weight_bits and self._context.sizes.max_degree <= NARROW_DEGREE
+        narrow = narrow and not any(is_dense(self._context, holder) for holder in self.holders)
         total = sum(part.shape[1] for part in columns)
         width = max(1, AT_ONCE // columns[0].shape[0])
         if total <= width:
@@ -141,29 +191,60 @@ class Propagation:
         if teleport not in self._scaling:
             self._scaling[teleport] = self._scales(teleport)
         ways = [True] if transposed and self._context.plan.directed else self._ways
-        scales, graphs = self._scaling[teleport], self._edges.of(self.holders, ways)
-        blocks = (part[:, start : start + width] for part in columns for start in range(0, part.shape[1], width))
-        return side_by_side(
-            (self._hops(block, hops, teleport, scales, graphs, 32 if narrow else 64) for block in blocks), total
-        )
+        scales = self._scaling[teleport]
+        ring: Ring = 32 if narrow else 64
+        done = max(nearer, default=0)
+        if teleport and not narrow:
+            done = min(done, _WIDE_NEAR)
+
+        def slices() -> Iterator[Wire]:
+            begin = 0
+            for part in columns:
+                for start in range(0, part.shape[1], width):
+                    wire = part[:, start : start + width]
+                    end = begin + wire.shape[1]
+                    begun = _after(done, teleport, wire, {near: of[:, begin:end] for near, of in nearer.items()})
+                    yield self._hops(wire, begun, hops - done, teleport, scales, ways, ring)
+                    begin = end
+
+        return side_by_side(slices(), total)
+
+    def put(self, columns: Tensor | None, hops: int, count: int) -> Wire:
+        """Put in (Pᵀ)^K·x that the only holder with edges computes at home, of ``columns`` x as in ``__call__``.
+
+        x is float64 [N, ``count``], None at other holders; α is as the number of hops says.
+        """
+        (holder,), nodes = self.holders, self._context.sizes.nodes
+        found, own, back = columns, self._context.data.get(holder), teleport_of(hops)
+        if columns is not None and found is not None and own is not None:
+            roots = (1 + own.degrees(nodes, self._ways)).rsqrt().numpy()
+            backwards = adjacency(own, nodes).T + sp.eye_array(nodes)
+            matrix = sp.diags_array(roots) @ backwards @ sp.diags_array(roots)
+            for _ in range(hops):
+                found = (1 - back) * torch.from_numpy(matrix @ found.numpy()) + back * columns
+        return self._machine.put(holder, found, (nodes, count), BITS)
 
     def _hops(
         self,
         wire: Wire,
+        begun: Wire,
         hops: int,
         teleport: float,
         scales: tuple[Wire, Wire, Wire, Wire],
-        graphs: Sequence[HiddenGraph],
+        ways: Sequence[bool],
         ring: Ring,
     ) -> Wire:
-        """Propagate one slice of columns, given the factors of ``_scales``; sums over edges are made in ``ring``."""
+        """Propagate one slice of columns, given the factors of ``_scales``, for so many ``hops`` after ``begun``.
+
+        Sums over edges are made in ``ring``.
+        """
         machine, (first, between, last, brought) = self._machine, scales
         narrow_bits = 30 - self._context.sizes.max_degree.bit_length()  # sums of entries up to 1 stay below 2^30
         coarser = max(0, wire.bits - narrow_bits) if ring == 32 else 0
-        scaled = machine.product(torch.mul, wire, first)
+        scaled = machine.product(torch.mul, begun, first)
         for hop in range(hops):
-            narrowed = machine.open(scaled, FINE_BITS + coarser, ring)
-            summed = machine.open(machine.hop(graphs, narrowed), self._edges.weight_bits)
+            narrowed = machine.open(scaled, scaled.bits - wire.bits + coarser, ring)
+            summed = machine.open(self._edges.sums(self.holders, ways, narrowed), self._edges.weight_bits)
             summed = summed.times(1 << coarser).halved(coarser)
             ends = hop == hops - 1
             scaled = machine.product(torch.mul, summed, last if ends else between)
@@ -189,6 +270,18 @@ class Propagation:
         ]
         between, last, brought = (machine.open(share, FINE_BITS) for share in shares)
         return self.roots, between, last, brought
+
+
+def _after(done: int, teleport: float, wire: Wire, nearer: Mapping[int, Wire]) -> Wire:
+    """What ``wire`` x is after the hops that are ``done``, of k → P^k·x: with α ≠ 0, some bits longer, exactly."""
+    if not (teleport and done):
+        return nearer[done] if done else wire
+    whole = round(1 / teleport) ** done
+    powers = [wire, *(nearer[near] for near in range(1, done + 1))]
+    shares = [teleport * (1 - teleport) ** near for near in range(done)]
+    factors = [round(whole * share) for share in (*shares, (1 - teleport) ** done)]
+    parts = [power.times(factor) for power, factor in zip(powers, factors, strict=True)]
+    return reduce(add, parts).halved(whole.bit_length() - 1)
 
 
 def check_double_entry(
