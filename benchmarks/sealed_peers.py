@@ -26,7 +26,7 @@ from research.secure_gnn_spu import spu_python
 from veilgraph.graph.dataset import load_parties
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
-from veilgraph.paradigms.sealed.plan import hops_of, teleport_of
+from veilgraph.paradigms.sealed.plan import hops_of
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.twin import twin_context
@@ -121,7 +121,7 @@ def _values(job: SealedJob, graphs: Sequence[PartyGraph]) -> tuple[Values, dict[
     (trial,), decay = plan.trials, plan.weight_decay
     assert decay is not None
     hops = hops_of(trial.blocks[0])
-    return Values(hops, teleport_of(hops), trial.learning_rate, plan.momentum, decay), values
+    return Values(hops, plan.teleport(hops), trial.learning_rate, plan.momentum, decay), values
 
 
 def _dense(edges: Tensor, nodes: int) -> np.ndarray:

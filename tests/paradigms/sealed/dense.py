@@ -26,11 +26,11 @@ def adjacency(graphs: list[PartyGraph]) -> Tensor:
     return found
 
 
-def moved(rows: Tensor, graphs: list[PartyGraph], hops: int) -> Tensor:
-    """Rows after K hops over the edges of some holders; from four hops on an eighth comes back in each."""
+def moved(rows: Tensor, graphs: list[PartyGraph], hops: int, *, standard: bool) -> Tensor:
+    """Rows after K hops over the edges of some holders; from four on an eighth or sixteenth comes back in each."""
     p = adjacency(graphs) + torch.eye(len(rows))
     p *= p.sum(1)[:, None].rsqrt() * p.sum(1).rsqrt()
-    start, back = rows, 0.125 if hops > 3 else 0.0
+    start, back = rows, (0.0625 if standard else 0.125) if hops > 3 else 0.0
     for _ in range(hops):
         rows = (1 - back) * p @ rows + back * start
     return rows
@@ -43,7 +43,8 @@ def part(job: SealedJob, graphs: list[PartyGraph], holder: int, name: str) -> Te
         return own[kind]
     over = [graph for graph in graphs if graph.party in which] if "each" in name else graphs
     hops = next(int(word) for word in which if word.isdigit())
-    return moved(own["unit" if kind == "unit" else "own"], over, hops)
+    rows = own["unit" if kind == "unit" else "own"]
+    return moved(rows, over, hops, standard=plan_of(job).standard)
 
 
 def whole_rows(job: SealedJob, graphs: list[PartyGraph], rows: Tensor) -> Tensor:

@@ -156,7 +156,6 @@ _HOME: Final = (OWN, NEIGHBOURS, QUANTILES, UNIT, BOOSTING)
 THRESHOLDS: Final = 7  # quantiles with which a column's values are compared
 MOST_TOLD: Final = 16  # columns of a holder that are compared: those with most different values
 NEAR: Final = 3  # hops up to which no row is brought back: so near, all of what a node's neighbours have is wanted
-_BACK: Final = 0.125  # so that what near hops count in far ones has few bits
 MOST_JUDGED: Final = 2048  # validation nodes that steps are judged by, at most
 MOST_RANKED: Final = 64  # of these, those that are ranked against all others, at most
 
@@ -179,11 +178,6 @@ def is_apart(block: str) -> bool:
 def is_near(block: str) -> bool:
     """Whether a block is of at most 3 hops: then it is one hop from the block of one hop less."""
     return 0 < hops_of(block) <= NEAR
-
-
-def teleport_of(hops: int) -> float:
-    """Teleport probability α of a block of so many hops: 0 up to 3, else 1/8 (APPNP, Klicpera et al. 2019)."""
-    return 0.0 if hops <= NEAR else _BACK
 
 
 @dataclass(frozen=True)
@@ -277,6 +271,14 @@ class Plan:
     def crosses(self) -> bool:
         """Whether the program needs hidden edges: some block hops over them, or votes are counted."""
         return any(map(hops_of, self.blocks)) or self.votes is not None
+
+    def teleport(self, hops: int) -> float:
+        """Teleport probability α of a block of so many hops: 0 up to 3, else as APPNP's (Klicpera et al. 2019).
+
+        It is a power of two, so that what near hops count in far ones has few bits.
+        """
+        far = 1 / 16 if self.standard else 1 / 8
+        return 0.0 if hops <= NEAR else far
 
     def rows_of_step(self, training: int) -> int:
         """Training rows of a step, of so many in all."""

@@ -46,7 +46,6 @@ from veilgraph.paradigms.sealed.plan import (
     hops_of,
     is_near,
     is_pooled,
-    teleport_of,
 )
 
 _WAYS: Final = ("in", "out")
@@ -440,7 +439,9 @@ class Network:
         narrow: bool = False,
     ) -> Wire:
         """Propagate columns B side by side: P^K·B, or with Pᵀ; watched unless ``narrow``, as in ``Propagation``."""
-        found = relation(columns, hops, teleport_of(hops), nearer=nearer, transposed=transposed, narrow=narrow)
+        found = relation(
+            columns, hops, self.context.plan.teleport(hops), nearer=nearer, transposed=transposed, narrow=narrow
+        )
         self.watched.extend([] if narrow else [found])
         return found
 

@@ -32,7 +32,7 @@ from veilgraph.mpc.sealed.functions import BITS, FINE_BITS, inverse_root, multip
 from veilgraph.mpc.sealed.hops import HiddenGraph
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Ring, Summands, Wire, concatenate, side_by_side
-from veilgraph.paradigms.sealed.plan import Context, OwnData, teleport_of
+from veilgraph.paradigms.sealed.plan import Context, OwnData
 
 EDGE_BITS: Final = 16  # fractional bits of edges' weights
 NARROW_DEGREE: Final = 1 << 13  # largest degree over which entries up to 1 are summed in Z_2^32, with 16 bits or more
@@ -40,7 +40,7 @@ DENSE_FROM: Final = 1 << 10  # nodes: of fewer it does not matter
 DENSE_UP_TO: Final = 5792  # nodes: a matrix has less than 2^25 numbers
 _DENSE_SLOTS: Final = 32  # numbers of a matrix whose products take as long as one slot of a hidden graph
 AT_ONCE: Final = 1 << 21  # entries of the columns that are propagated together
-_WIDE_NEAR: Final = 2  # near hops that are gone on from with α = 1/8: 6 bits, 42 of a product and values below 2^13 fit
+_WIDE_NEAR: Final = 1  # near hops gone on from with α = 1/16: its 4 bits fit with 42 of a product and values below 2^13
 COINS: Final = 1 << 14  # bound of a holder's draws: sums of products over 2^24 edges of ten holders fit the ring
 
 
@@ -215,7 +215,7 @@ class Propagation:
         x is float64 [N, ``count``], None at other holders; α is as the number of hops says.
         """
         (holder,), nodes = self.holders, self._context.sizes.nodes
-        found, own, back = columns, self._context.data.get(holder), teleport_of(hops)
+        found, own, back = columns, self._context.data.get(holder), self._context.plan.teleport(hops)
         if columns is not None and found is not None and own is not None:
             roots = (1 + own.degrees(nodes, self._ways)).rsqrt().numpy()
             backwards = adjacency(own, nodes).T + sp.eye_array(nodes)
