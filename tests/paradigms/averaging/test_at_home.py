@@ -96,19 +96,14 @@ def own_of(seed: int = 0) -> Own:
     target = (source_ + 2 * torch.randint(1, 40, (320,), generator=generator)) % 80
     part = torch.arange(80) % 3
     features = torch.randn(80, 3, generator=generator)
-    return Own.of(
-        PartyGraph(
-            party="A",
-            features=features + 0.7 * labels[:, None],
-            edge_index=torch.stack([source_, target]),
-            labels=labels,
-            train_mask=part == 0,
-            val_mask=part == 1,
-            test_mask=part == 2,
-            num_classes=2,
-        ),
-        torch.float32,
-    )
+    return labelled(features + 0.7 * labels[:, None], torch.stack([source_, target]), labels, part)
+
+
+def labelled(features: Tensor, edges: Tensor, labels: Tensor, part: Tensor) -> Own:
+    """A holder's graph: nodes of part 0 are for training, of 1 for validation and of 2 for tests."""
+    graph = PartyGraph("A", features, edges, labels=labels, num_classes=2)
+    parted = replace(graph, train_mask=part == 0, val_mask=part == 1, test_mask=part == 2)
+    return Own.of(parted, torch.float32)
 
 
 def home(own: Own, epochs: int = 60, hops: int = 1) -> Personalised:
@@ -187,19 +182,7 @@ def few_labels(seed: int = 0) -> Own:
     rows, labels = rows_of(seed, 600)
     part = torch.where(torch.arange(600) < 20, 0, torch.where(torch.arange(600) < 120, 1, 2))
     ends = torch.randint(600, (2, 50), generator=torch.Generator().manual_seed(seed))
-    return Own.of(
-        PartyGraph(
-            party="A",
-            features=rows - rows.mean(0) + 0.1,
-            edge_index=ends,
-            labels=labels,
-            train_mask=part == 0,
-            val_mask=part == 1,
-            test_mask=part == 2,
-            num_classes=2,
-        ),
-        torch.float32,
-    )
+    return labelled(rows - rows.mean(0) + 0.1, ends, labels, part)
 
 
 def others_sums() -> Tensor:
@@ -287,6 +270,17 @@ def test_a_holder_without_labels_has_what_sums_say_and_one_without_validation_no
             made = class_sums(holder, others_sums())
             made.learn(averaged)
             assert right(made(averaged), own, own.graph.test_mask) > 0.6
+
+
+def test_no_node_that_is_held_back_is_trained_on() -> None:
+    """Labels are drawn: a network that learns some by heart knows nothing of the others."""
+    generator = torch.Generator().manual_seed(0)
+    labels, features = torch.randint(2, (40,), generator=generator), torch.randn(40, 30, generator=generator)
+    own = labelled(features, torch.zeros((2, 0), dtype=torch.int64), labels, torch.zeros(40))
+    made = class_sums(own, torch.zeros(2, 30))
+    with torch.no_grad():
+        made.learn(torch.zeros(40, 2))
+        assert right(made.network(own.features, own.adjacency, None), own, own.graph.train_mask) < 1
 
 
 def test_a_map_without_a_width_is_for_noisy_sums_alone() -> None:
