@@ -26,7 +26,7 @@ from veilgraph.protocol.role import Role
 
 SOURCE = Path(__file__).parents[1] / "src" / "veilgraph"
 
-MOST_LINES = 59_262
+MOST_LINES = 59_265
 MOST_CODE = 40_108
 MOST_FILES = 267
 MEMBERS: dict[type, int] = {
