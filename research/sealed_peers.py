@@ -54,8 +54,6 @@ END: Final = "\n- Test nodes"
 """Of the page, around the table."""
 STACKING_BEGIN: Final = "### What stacking adds\n"
 STACKING_END: Final = "\n- Seeds"
-FRESH_BEGIN: Final = "**Seeds that nothing was chosen on:**\n"
-FRESH_END: Final = "\n- Measured with"
 WORLDS_PAGE: Final = DOCS / "payments.md"
 WORLDS_BEGIN: Final = "### What each finds there\n"
 WORLDS_END: Final = "\n- AUC"
@@ -174,11 +172,11 @@ WAYS: Final[Mapping[str, Way]] = {
     "A alone": partial(_as_they_are, _network_alone),
     "A: boosting": partial(_alone, "A"),
 }
+_OF_WORLDS: Final = ("pooled: columns", "A: boosting")  # shown of worlds of payments alone
 OTHERS: Final[Mapping[str, Way]] = {f"{holder}: boosting": partial(_alone, holder) for holder in ("B", "C")}
 """Of holders that are lent the labels."""
 STACKING: Final[Mapping[str, Way]] = {
     "sealed, network alone": partial(_as_they_are, _sealed),
-    "A alone, stacked": partial(_stacked, _network_alone),
     "vertical, stacked": partial(_stacked, _vertical),
 }
 """What stacking adds to, and adds elsewhere."""
@@ -207,13 +205,13 @@ def measure(each: Set, seeds: Sequence[int], ways: Sequence[str], found: dict[st
 
 def table(found: Mapping[str, list[float | None]]) -> list[str]:
     """Markdown: a row for each set with anything measured, AUC with average precision behind it, or accuracy."""
-    lines = [f"| data set | figure | seeds | {' | '.join(WAYS)} |", f"|---|---|---:|{'---:|' * len(WAYS)}"]
+    ways = [way for way in WAYS if way not in _OF_WORLDS]
+    lines = [f"| data set | seeds | {' | '.join(ways)} |", f"|---|---:|{'---:|' * len(ways)}"]
     for each in ALL:
-        of = {way: _measured(found, each, way) for way in WAYS}
+        of = {way: _measured(found, each, way) for way in ways}
         if of["sealed"]:
-            figure = "AUC (AP)" if each.figure == "auc" else "accuracy"
             seeds = "/".join(dict.fromkeys(str(len(values)) for values in of.values() if values))
-            cells = [each.name, figure, seeds, *(_shown(values) for values in of.values())]
+            cells = [each.name, seeds, *(_shown(values) for values in of.values())]
             lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -222,16 +220,16 @@ def _measured(found: Mapping[str, list[float | None]], each: Set, way: str) -> l
     return [found[f"{each.name}/{way}/{seed}"] for seed in range(FRESH) if f"{each.name}/{way}/{seed}" in found]
 
 
-def stacking_table(found: Mapping[str, list[float | None]], *, fresh: bool) -> list[str]:
-    """Markdown: a row for each set; of each way without stacking and with, over the seeds that have both."""
-    pairs = [("sealed, network alone", "sealed"), ("A alone", "A alone, stacked"), ("vertical", "vertical, stacked")]
+def stacking_table(found: Mapping[str, list[float | None]]) -> list[str]:
+    """Markdown: a row for each set; of each way without stacking and with, over the fresh seeds that have both."""
+    pairs = [("sealed, network alone", "sealed"), ("vertical", "vertical, stacked")]
     heads = [head for _, way in pairs for head in (way.removesuffix(", stacked"), "stacked")]
     lines = [f"| data set | seeds | {' | '.join(heads)} |", f"|---|---:|{'---:|' * len(heads)}"]
     for each in ALL:
         cells, counts = [], []
         for pair in pairs:
             seeds = [int(key.split("/")[2]) for key in found if key.startswith(f"{each.name}/{pair[1]}/")]
-            both = [seed for seed in seeds if f"{each.name}/{pair[0]}/{seed}" in found and (seed >= FRESH) == fresh]
+            both = [seed for seed in seeds if f"{each.name}/{pair[0]}/{seed}" in found and seed >= FRESH]
             cells += [_shown([found[f"{each.name}/{way}/{seed}"] for seed in both]) for way in pair]
             counts += [str(len(both))] if both else []
         if counts:
@@ -273,8 +271,7 @@ def main() -> None:
     found = json.loads(FIGURES.read_text(encoding="utf-8"))["test"] if FIGURES.exists() else {}
     if arguments.write:
         _put(PAGE, BEGIN, table(found), END)
-        _put(PAGE, STACKING_BEGIN, stacking_table(found, fresh=False), STACKING_END)
-        _put(PAGE, FRESH_BEGIN, stacking_table(found, fresh=True), FRESH_END)
+        _put(PAGE, STACKING_BEGIN, stacking_table(found), STACKING_END)
         _put(WORLDS_PAGE, WORLDS_BEGIN, worlds_table(found), WORLDS_END)
         return
     for each in ALL:
