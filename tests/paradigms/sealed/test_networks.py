@@ -33,11 +33,13 @@ from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.wire import Summands, Wire
 from veilgraph.paradigms.sealed.inputs import most_right, own_data, plan_of, quantiles, trials_of, unit_rows
 from veilgraph.paradigms.sealed.networks.network import Network
-from veilgraph.paradigms.sealed.plan import Trial
+from veilgraph.paradigms.sealed.paradigm import costs_of
+from veilgraph.paradigms.sealed.plan import Context, Sizes, Trial
 from veilgraph.paradigms.sealed.program import OUTSIDE, TRIAL, WEIGHT_BITS, SealedProgram, logits_of
-from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.stacking import fit_stacking
 from veilgraph.paradigms.sealed.twin import chosen_twin, train_plain, trained_twin, twin_context
+from veilgraph.protocol.job_file import parse_job
 
 DIRECTED: Settings = {"model": {"directed": True}}
 WEIGHTS: Settings = {"model": {"edge_weights": True}}
@@ -174,6 +176,29 @@ def test_no_hop_is_made_twice_but_the_third_of_columns_with_units(training: int,
     program.enter(trains=True)
     program.begin()
     assert made == hops
+
+
+@pytest.mark.parametrize(
+    ("dataset", "training", "columns"),
+    [("cora", 20, 100), ("digits", 20, 500)],
+)
+def test_what_sends_less_hops(dataset: str, training: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns of all nodes, or rows of training nodes: counted both ways, of words and of tables."""
+    train = {"epochs": 120, "evaluate_every": 20}
+    said = {"paradigm": "sealed", "preset": "auto", "data": {"dataset": dataset, "holders": 2}, "train": train}
+    job = parse_job(said, "job")
+    both = {"A": columns // 2, "B": columns - columns // 2}
+    sizes = Sizes(4000, training, 7, both, dict.fromkeys("AB", 8000), max_degree=128, validation=500)
+    context = Context(sizes, plan_of(sealed(job), sizes), "A", {})
+
+    def sent() -> int:
+        return sum(stage.sent["A"] for stage in costs_of(context, job.train.epochs, job.train.evaluate_every).stages)
+
+    chosen, found = sent(), list[int]()
+    for way in (True, False):
+        monkeypatch.setattr(Network, "propagates_columns", way)
+        found.append(sent())
+    assert chosen == min(found) < 0.95 * max(found)
 
 
 def test_100_columns_of_all_holders_are_tried_as_rows_of_length_1_too() -> None:

@@ -301,18 +301,39 @@ class Network:
     def judged(self, weights: Sequence[Wire]) -> Wire:
         """Compute logits of the validation nodes that steps are judged by: [V, C]."""
         sizes, owner = self.context.sizes, self.context.label_party
-        if self._propagates_columns:
+        if self.propagates_columns:
             return self._logits(weights, self._trial_rows()[sizes.training :]).logits
         picked = self.machine.pick(owner, self.context.of(owner, "judged"), sizes.validation, self.predict(weights))
         return self.machine.open(picked)
 
     @property
-    def _propagates_columns(self) -> bool:
-        """Whether all nodes' columns are propagated, and rows picked out of them; else one-hot columns of rows are."""
+    def propagates_columns(self) -> bool:
+        """Whether all nodes' columns are propagated, and rows picked out of them; else one-hot columns of rows are.
+
+        That is whichever moves fewer words of 32 bits over edges: columns with units of their own have two, and so has
+        what first weights make of them, which each evaluation moves where rows are not picked.
+        """
         sizes, plan = self.context.sizes, self.context.plan
-        judged = -(-plan.steps // plan.kept_every) * (sizes.classes + plan.hidden) * bool(sizes.validation)
-        many = sizes.training + judged >= max(map(self._moved_width, self.relations), default=0)
-        return many or not self.relations or bool(sizes.blocks)
+        if not self.relations or sizes.blocks:
+            return True
+        evaluations = -(-plan.steps // plan.kept_every) / len(plan.trials) if sizes.validation else 0
+        widths = [(trial.blocks, sizes.classes + plan.hidden * trial.deep) for trial in plan.trials]
+        judged = 2 * evaluations * sum(width * len(self._hops_of(blocks)) for blocks, width in widths)
+        made = self._hops_of(plan.blocks)
+        columns = sum(self._moved_width(kind) * (1 if self._is_narrow(kind) else 2) for kind in made)
+        return sizes.training * len(made) + judged >= columns
+
+    def _hops_of(self, blocks: Sequence[str]) -> list[str]:
+        """One block of its kind for each hop that these blocks need, with near ones shared."""
+        farthest: dict[str, str] = {}
+        for block in filter(hops_of, blocks):
+            kind = block.rpartition(".")[0]
+            farthest[kind] = max(block, farthest.get(kind, block), key=hops_of)
+        return [block for block in farthest.values() for _ in range(hops_of(block) * len(self.relations[block]))]
+
+    def _is_narrow(self, block: str) -> bool:
+        """Whether no entry that a block with hops moves is above 1."""
+        return not self.context.plan.standard or block.startswith(UNIT)
 
     def _logits(self, weights: Sequence[Wire], rows: Wire) -> ForwardState:
         return self._head(weights, rows, self.linear(rows, weights[0]))
@@ -418,7 +439,7 @@ class Network:
         if name not in self._spread:
             columns, apart = self._home(*self.context.plan.moved(block)), name.removeprefix(block)
             nearer = {hops_of(near): self._moved_columns(near, near + apart, relation) for near in self._nearer(block)}
-            narrow = not self.context.plan.standard or block.startswith(UNIT)
+            narrow = self._is_narrow(block)
             self._spread[name] = self.spread(relation, hops_of(block), *columns, nearer=nearer, narrow=narrow)
         return self._spread[name]
 
@@ -448,14 +469,14 @@ class Network:
     @property
     def _row_count(self) -> int:
         sizes = self.context.sizes
-        return sizes.training + (sizes.validation if self._propagates_columns else 0)
+        return sizes.training + (sizes.validation if self.propagates_columns else 0)
 
     def _plain_rows(self) -> Wire:
         """Make training and validation rows, not standardised: [T + V, 1 and the columns of all blocks]."""
         machine, sizes, context = self.machine, self.context.sizes, self.context
         owner, count = context.label_party, self._row_count
         one = machine.constant(torch.full((count, 1), 1 << BITS), BITS)
-        if self._propagates_columns:
+        if self.propagates_columns:
             parts = [part for block in context.plan.blocks for part in self._columns_of_all(block)]
             everything = concatenate(parts, 1)
             learners = Learners(machine, context)
