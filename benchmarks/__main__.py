@@ -11,12 +11,6 @@ import torch
 
 from benchmarks import combine, critical_path, limbs, local_noise, memory, peers, product, secure_max, step
 
-_LIMIT = [
-    "Where a wide sparse x meets many nodes, as on PubMed, the online part is bound by scipy's integer kernel,",
-    "2.4 billion multiply-adds a second and core. Other exact ways were slower or no faster there (one",
-    "product, [19717, 250] with 10 % filled): dense int64 21 ms on one core; two float64 limbs 16 ms on one",
-    "and 8.5 on two; PyTorch's int64 COO 40; rows of the transpose 50 against 12 for the columns used now.",
-]
 STEP_DATASETS = ("cora", "citeseer", "pubmed")
 PRODUCT_DATASETS = ("cora", "citeseer", "pubmed")
 
@@ -29,6 +23,9 @@ def main() -> None:
     lines = [
         "# Benchmarks",
         "",
+        "For the engineer who sizes machines, or compares veilgraph with SPU and CrypTen: time, traffic and memory of "
+        "a training step and of its secure protocols.",
+        "",
         f"Made by `make bench` on {platform.machine()}, {os.cpu_count()} cores, "
         f"{torch.backends.cpu.get_cpu_capability()}, PyTorch {torch.__version__}. All parties run on the one machine; "
         "ratios are taken within one run, absolute times are this machine's on that day.",
@@ -38,7 +35,7 @@ def main() -> None:
         *combine.section(),
         *_products(),
         *limbs.section(),
-        *peers.section(),
+        *peers.section(each=False),
         *local_noise.section(),
         *secure_max.section(secure_max.spu_python(None)),
         *_memory(),
@@ -52,8 +49,8 @@ def _steps() -> list[str]:
         "## A training step",
         "",
         f"2 holders, d = {step.DIM}, K = {step.HOPS} hops of sage-mean, collaborative, masked mean: forward, backward "
-        "and update of all parties, against the pooled plaintext model. `PyG` is the network as a PyG user writes it "
-        "(dense features, SAGEConv); `ours, pooled` is our own plaintext network, which multiplies sparse features.",
+        "and update of all parties, against the pooled plaintext model. `PyG` is the network as a PyG user writes it; "
+        "`ours, pooled` multiplies sparse features.",
         "",
         "| data | federated | PyG | ours, pooled | federated / PyG | federated / ours | bytes a step | formula |",
         "|---|---|---|---|---|---|---|---|",
@@ -64,7 +61,7 @@ def _steps() -> list[str]:
         wanted = ", ".join(f"{party} {count / 1e6:.2f} MB" for party, count in figures.formula_bytes.items())
         lines.append(
             f"| {name} | {figures.federated_ms:.1f} ms | {figures.pyg_ms:.1f} ms | {figures.pooled_ms:.1f} ms | "
-            f"{figures.ratio:.2f} | {figures.sparse_ratio:.2f} | {sent} | {wanted} |"
+            f"{figures.ratio:.2f} | {figures.sparse_ratio:.2f} | {sent} | {'the same' if wanted == sent else wanted} |"
         )
     return [*lines, ""]
 
@@ -73,24 +70,20 @@ def _products() -> list[str]:
     lines = [
         "## The secure product",
         "",
-        "One step, 2 holders, d = 64, features with 12 fractional bits: the online forward product, opening h^0, and "
-        "the online backward product; then what is computed ahead; milliseconds. `alone`: holder A while B waits, so "
-        "that it has the machine to itself, as a party on a machine of its own. `shared`: the slower of both at once. "
-        "The products ahead are made at both holders at once. Bytes: sent online by a holder.",
+        "One step, 2 holders, d = 64, features with 12 fractional bits: forward product, opening h^0 and backward "
+        "product online; then what is computed ahead; milliseconds. Holder A computes online while B waits; both make "
+        "the products ahead at once.",
         "",
-        "| data | | forward | open | backward | online, a step | ahead, holder | ahead, dealer | bytes online |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| data | online, a step | ahead, holder | ahead, dealer | bytes online |",
+        "|---|---|---|---|---|",
     ]
     for name in PRODUCT_DATASETS:
-        for alone in (True, False):
-            figures = product.measure(name, alone=alone)
-            lines.append(
-                f"| {name} | {'alone' if alone else 'shared'} | {figures.online_forward_ms:.1f} | "
-                f"{figures.online_open_ms:.1f} | {figures.online_backward_ms:.1f} | {figures.online_ms:.1f} | "
-                f"{figures.offline_holder_ms:.1f} | {figures.offline_dealer_ms:.1f} | "
-                f"{figures.online_bytes / 1e6:.2f} MB |"
-            )
-    return [*lines, "", *_LIMIT, ""]
+        figures = product.measure(name, alone=True)
+        lines.append(
+            f"| {name} | {figures.online_ms:.1f} | {figures.offline_holder_ms:.1f} | "
+            f"{figures.offline_dealer_ms:.1f} | {figures.online_bytes / 1e6:.2f} MB |"
+        )
+    return [*lines, ""]
 
 
 def _memory() -> list[str]:

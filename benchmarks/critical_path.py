@@ -151,35 +151,41 @@ def _graphs(dataset: str) -> list[PartyGraph]:
     return public(dataset)
 
 
-def section(datasets: Sequence[str] = ("pubmed", ARXIV)) -> list[str]:
-    """Measures and describes, as lines of Markdown."""
+def section(datasets: Sequence[str] = ("pubmed", ARXIV), *, threads: bool = False) -> list[str]:
+    """Measures and describes, as lines of Markdown.
+
+    Args:
+        datasets: what is measured.
+        threads: whether each thread of a party has a row of its own as well.
+    """
     lines = [
         "## The critical path of a step",
         "",
         "The training step above as it would be if every party had a machine like this one to itself and messages took "
-        "no time: one thread computes at a time, with all cores, and the longest chain of what had to follow what is "
-        "added up, from one gradient of z_L to the next. Threads of one party count as running side by side without "
-        "slowing each other down; `busiest` is the most that one party computes in a step, below which it cannot be "
-        "where a party has no more cores than these. `ahead`: in the background, for later steps. PyG is the pooled "
-        "plaintext model, with all cores.",
+        "no time. `busiest` is the most that one party computes in a step, below which it cannot be where a party has "
+        "no more cores than these.",
         "",
-        "| data | critical path | busiest | PyG | path / PyG | computed by | on the path | off the path |",
-        "|---|---|---|---|---|---|---|---|",
+        "| data | critical path | busiest | PyG | path / PyG |",
+        "|---|---|---|---|---|",
     ]
+    rows = []
     for dataset in datasets:
         figures = measure(dataset)
-        head = (
-            f"{dataset} | {figures.path_ms:.1f} ms | {figures.busiest_ms:.1f} ms | {figures.pyg_ms:.1f} ms | "
-            f"{figures.ratio:.2f}"
+        lines.append(
+            f"| {dataset} | {figures.path_ms:.1f} ms | {figures.busiest_ms:.1f} ms | {figures.pyg_ms:.1f} ms | "
+            f"{figures.ratio:.2f} |"
         )
-        for (party, background), share in figures.shares.items():
-            worker = f"{party}, ahead" if background else party
-            lines.append(f"| {head} | {worker} | {share.on_path:.1f} ms | {share.off_path:.1f} ms |")
-            head = " | | | | "
+        rows += [
+            f"| {dataset} | {party}{', ahead' if background else ''} | "
+            f"{share.on_path:.1f} ms | {share.off_path:.1f} ms |"
+            for (party, background), share in figures.shares.items()
+        ]
+    if threads:  # `ahead`: in the background, for later steps
+        lines += ["", "| data | computed by | on the path | off the path |", "|---|---|---|---|", *rows]
     return [*lines, ""]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.critical_path", description=__doc__)
     parser.add_argument("datasets", nargs="*", metavar="DATA", help=f"of {', '.join(_STEPS)}; default: pubmed, {ARXIV}")
-    print("\n".join(section(parser.parse_args().datasets or ("pubmed", ARXIV))))
+    print("\n".join(section(parser.parse_args().datasets or ("pubmed", ARXIV), threads=True)))

@@ -356,12 +356,12 @@ def play(deals: str, which: Sequence[int], seed: int, out: Path, note: Callable[
 
 
 WORDS: Final = {
-    "process": "kill −9 of a party's process of the job",
-    "site": "kill −9 of a site's supervisor, started again 1 to 4 s later",
-    "machine": "kill −9 of all processes of a site, started again 1 to 4 s later",
+    "process": "kill −9 of a party's job process",
+    "site": "kill −9 of a supervisor, up again after 1 to 4 s",
+    "machine": "kill −9 of a whole site, up again after 1 to 4 s",
     "broker": "kill −9 of a broker",
-    "cut": "a participant's connections cut, none for 1 to 12 s",
-    "silence": "a participant's network silent for 3 to 35 s",
+    "cut": "a participant cut off for 1 to 12 s",
+    "silence": "a participant silent for 3 to 35 s",
 }
 
 
@@ -370,33 +370,26 @@ def page(outcomes: Sequence[Outcome], seed: int) -> str:
     lines = [
         "# Kills and cuts",
         "",
-        f"Made by `python -m benchmarks.kills --faults {len(outcomes)} --seed {seed}` on {platform.machine()}, "
-        f"{os.cpu_count()} cores for all processes together, with others' work beside it. Two consortia of three "
-        "holders and a NATS broker: in one the server deals, in the other a dealer of its own, with a second broker. "
-        f"Jobs: {', '.join(JOBS)}. One fault a job, at a moment drawn between its submission and the end of an "
-        f"undisturbed one. The administrator submits with `--retries {RETRIES}`. *Same* counts jobs that ended well "
-        "with the models of an undisturbed run, bit for bit; of sealed jobs, which round by secret coins, with its "
-        f"predicted classes (at least {SAME_CLASSES:.0%}). *Went on* counts jobs that needed no second session.",
+        "For the operator: what a crash or a cut does to a running job.",
         "",
-        "| fault | of | jobs | same | went on | seconds, median | longest |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        f"Made by `python -m benchmarks.kills --faults {len(outcomes)} --seed {seed}` on {platform.machine()}, "
+        f"{os.cpu_count()} cores. Jobs of three holders ({', '.join(JOBS)}) run with `--retries {RETRIES}` and one "
+        "fault each, at a random moment. *Same*: the models of an undisturbed run, bit for bit; if sealed, its "
+        f"predicted classes (at least {SAME_CLASSES:.0%}). *Went on*: no second session.",
+        "",
+        "| fault | jobs | same | went on | seconds, median (longest) |",
+        "|---|---:|---:|---:|---:|",
     ]
     for kind, words in WORDS.items():
         some = [each for each in outcomes if each.kind == kind]
         if some:
-            whose = ", ".join(sorted({each.who for each in some}))
             took = [each.took_s for each in some]
             equal, went = sum(each.same and not each.error for each in some), sum(each.sessions == 1 for each in some)
-            times = f"{statistics.median(took):.0f} | {max(took):.0f}"
-            lines.append(f"| {words} | {whose} | {len(some)} | {equal} | {went} | {times} |")
-    good = sum(each.same and not each.error for each in outcomes)
+            times = f"{statistics.median(took):.0f} ({max(took):.0f})"
+            lines.append(f"| {words} | {len(some)} | {equal} | {went} | {times} |")
     anew = sum(each.redrawn and not each.error and not each.same for each in outcomes)
-    lines += [
-        "",
-        f"Of all {len(outcomes)} jobs {good} ended the same, and {anew} well with other bits. The latter can be where "
-        "a fault falls while the parties read their tables: the reading begins anew, and the dealer draws its own seed "
-        "anew, by design, since other values under one seed would show what changed.",
-    ]
+    if anew:
+        lines += ["", f"{anew} ended well with other bits: the dealer drew its own seed anew."]
     return "\n".join(lines) + "\n"
 
 

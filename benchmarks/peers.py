@@ -3,46 +3,40 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterable, Mapping
 
 import torch
 
 from benchmarks import product
 from benchmarks.peer_runs import LIMIT_S, OURS, PEERS, REPEATS, SHAPES, holders, measure
-from benchmarks.product_check import TOLERANCE, PeerFigures
+from benchmarks.product_check import PeerFigures
 from veilgraph.core.errors import VeilgraphError
 
 _ABOUT = [
-    "Compared are h⁰ = X·W, opened to both holders, and then Xᵀ·g, which stays shared. The peers are SPU 0.9.5",
-    "(SEMI2K, brpc) and CrypTen 0.4.1 (provider TTP, gloo), every party a process on this machine; ours runs in",
-    "threads of one process, and the time that the same messages take over sockets is added. X, W and g are shared",
-    "before any clock starts.",
+    "Compared are h⁰ = X·W, opened to both holders, and then Xᵀ·g, which stays shared. The peers are SPU 0.9.5 "
+    "(SEMI2K) and CrypTen 0.4.1 (provider TTP), every party a process. Ours runs in threads, and the time that its "
+    "messages take over sockets is added. `python -m benchmarks.peers` prints each system's seconds and bytes.",
     "",
-    "- **Ahead.** Ours and CrypTen can make what does not depend on the step's values before it; SPU makes it as it",
-    "  goes, so its online part is all of it. `in all` adds ours up one after another: dealer, holders, online.",
-    "- **x cached.** SPU keeps a cached variable's mask and opens x minus the mask once, not in every product, as",
-    "  ours does. It then sends little more than ours. CrypTen has nothing like it. A product that opens x every",
-    "  time sends about 1 + F / d times what ours sends: narrow features leave little to save.",
-    "- **What is computed.** Ours is exact in the ring: the only error is the rounding of its inputs, and",
-    "  tests hold it against the plain product to the bit. SPU and CrypTen truncate every product; a result off by",
-    f"  more than {TOLERANCE} would end the comparison.",
-    "- **Trust.** SEMI2K as it comes (`TrustedFirstParty`) makes its randomness at the first holder, which could",
-    "  unmask everything. CrypTen's third party stands where our server does: it knows all masks, gets nothing that",
-    "  is masked, and must not collude with a holder. CrypTen draws masks from PyTorch's generator, ours are",
-    "  AES-256 in counter mode.",
-    "- **Fairness.** Theirs is a general product of two shared matrices: nobody has to know X, and any computation",
-    "  can follow. Ours wants each block of X known to one holder and unchanged from step to step. That is why it",
-    "  may multiply by a sparse x in the clear, and by the masked x ahead.",
+    "- **Ahead.** Ours and CrypTen can make ahead what does not depend on the step's values; SPU makes it as it goes. "
+    "`in all` adds ours up.",
+    "- **x cached.** SPU opens a cached x minus its mask once, as ours does. A product that opens x every time sends "
+    "about 1 + F / d times what ours sends.",
+    "- **What is computed.** Ours is exact in the ring. SPU and CrypTen truncate every product.",
+    "- **Trust.** SEMI2K as it comes makes its randomness at the first holder, which could unmask everything. "
+    "CrypTen's third party stands where our server does: it knows all masks, gets nothing that is masked, and must not "
+    "collude with a holder.",
+    "- **Fairness.** Theirs is a general product of two shared matrices. Ours wants each block of X known to one "
+    "holder and unchanged from step to step.",
     "",
 ]
 
 
-def section(shapes: Mapping[str, int] = SHAPES) -> list[str]:
+def section(shapes: Mapping[str, int] = SHAPES, *, each: bool = True) -> list[str]:
     """Lines of Markdown.
 
     Args:
         shapes: shape → rounds.
+        each: whether each system has a row of its own, beside the ratios.
     """
     measured = {_title(shape): measure(shape, rounds) for shape, rounds in shapes.items()}
     missing = [f"{name} ({peer.variable})" for name, peer in PEERS.items() if peer.python() is None]
@@ -50,17 +44,20 @@ def section(shapes: Mapping[str, int] = SHAPES) -> list[str]:
         "## The secure product beside SPU and CrypTen",
         "",
         f"One step, 2 holders, d = {product.DIM}; medians of {_listed(shapes.values())} rounds in which all were "
-        f"measured in turn; 15-minute load average at the end {os.getloadavg()[2]:.1f} on {os.cpu_count()} cores. A "
-        f"peer's run ends after {LIMIT_S} seconds, its start, the sharing of X and {1 + REPEATS} steps included. "
-        "Bytes: what a holder sends online, and what the dealer sends to all (ours: by the formula).",
+        "measured in turn.",
         "",
-        "| shape | system | online | in all | a holder, online | dealer, ahead | largest error |",
-        "|---|---|---|---|---|---|---|",
     ]
-    for title, figures in measured.items():
-        lines += [_row(title, name, system) for name, system in figures.items()]
+    if each:
+        lines += [
+            f"A peer's run ends after {LIMIT_S} seconds, its start, the sharing of X and {1 + REPEATS} steps included. "
+            "Bytes: what a holder sends online, and what the dealer sends to all (ours: by the formula).",
+            "",
+            "| shape | system | online | in all | a holder, online | dealer, ahead | largest error |",
+            "|---|---|---|---|---|---|---|",
+            *(_row(title, name, system) for title, figures in measured.items() for name, system in figures.items()),
+            "",
+        ]
     lines += [
-        "",
         "How many times as long, and how many times the bytes, the better peer of each column takes:",
         "",
         "| shape | online | in all | bytes online, x not cached | bytes online |",

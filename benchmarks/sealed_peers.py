@@ -137,10 +137,11 @@ def section(found: PeerRuns) -> list[str]:
     return [
         "## Beside general secure computation",
         "",
-        "Cora, two holders, one run of everything on this machine. SPU (SEMI2K, correlated randomness from "
-        "the first holder) has no hidden sparse matrices: a hop is a product with all N² places. `The same "
-        "network` is ours, hop by hop, with softmax and argmax as SPU has them; its weights after "
-        f"{1 + _STEPS} steps are within {spu.error:.3f} of those in plaintext, and its {found.steps} steps are counted "
+        "Cora, two holders, one run of everything. SPU (SEMI2K, correlated randomness from "
+        "the first holder) has no hidden sparse matrices: a hop is a product with all N² places.",
+        "",
+        "`The same network` is ours, hop by hop, with softmax and argmax as SPU has them. Its weights after "
+        f"{1 + _STEPS} steps are within {spu.error:.3f} of those in plaintext. Its {found.steps} steps are counted "
         f"from the median of {_STEPS}.",
         "",
         "| | set-up | step | prediction | whole, or an epoch | to ours | MB, of the holder that sends most |",

@@ -44,14 +44,10 @@ SPU_PROTOCOLS = {"SEMI2K": HOLDERS, "ABY3": (3,)}
 SPU_TIMEOUT_S = 3600
 _WITHOUT_SPU = "SPU is left out: `make bench-spu` installs it in an environment of its own, `--spu PYTHON` names one."
 _ABOUT_SPU = [
-    "SPU 0.9.5 ran on the same values in the same run: a process for each holder and one for the server, brpc over",
-    "localhost, a ring of 64 bits with 18 after the point; timed after a first maximum that compiles, sharing of",
-    "inputs and opening of results included. It does P − 1 comparisons in turn. Its result is right to 2⁻¹⁷ (ours to",
-    "the bit), and −∞ has to be −2⁴⁴, the smallest number that it encodes. It opens the same, the maximum to the",
-    "server and its own wins to each holder, but where nobody knows a node the first holder is told that it won.",
-    "Trust is not the same: SEMI2K as it comes gets its correlated randomness from the first holder, which could",
-    "unmask everything; under ABY3, for three holders only, any two of them together know everything. Ours gets it",
-    "from the server, and all but one of the holders may collude.",
+    "SPU 0.9.5 ran in the same run, with a process for each party. It opens the same: the maximum to the server and "
+    "its own wins to each holder. But where nobody knows a node the first holder is told that it won. SEMI2K gets its "
+    "randomness from the first holder, which could unmask everything. Under ABY3, for three holders only, any two of "
+    "them together know everything. Ours gets it from the server, and all but one of the holders may collude.",
 ]
 
 
@@ -186,8 +182,8 @@ def section(spu: Path | None, rows: int = ROWS, columns: int = COLUMNS, repeats:
         "## The secure maximum",
         "",
         f"One maximum of {rows} × {columns} float32 values, until the server has it and every holder knows where it "
-        f"won; a holder does not know {100 * UNKNOWN:.0f} % of the rows. Median of {repeats}, checked against the "
-        "plain maximum. `veilgraph`: all parties in threads of one process, messages in memory.",
+        f"won; a holder does not know {100 * UNKNOWN:.0f} % of the rows. Median of {repeats}. Ours runs in threads of "
+        "one process.",
         "",
         *table(spu, rows, columns, repeats),
         "",

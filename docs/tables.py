@@ -1,6 +1,6 @@
-"""Writes the tables of protocol.md and threat-model.md that say what is sent, from the rows of all paradigms.
+"""Writes the table of protocol.md and the lists of threat-model.md that say what is sent, from all paradigms' rows.
 
-A table lies between two comments that name it and end it. Marks of claims (claims.md) behind its lines stay there.
+Each lies between two comments that name it and end it. Marks of claims (claims.md) behind its lines stay there.
 Run it with ``make docs``.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from veilgraph.core.text import listed
 from veilgraph.protocol.limits import LimitSettings
-from veilgraph.protocol.messages import Condition, MessageSpec, all_revelations
+from veilgraph.protocol.messages import MORE_HOLDERS, TWO_HOLDERS, Condition, MessageSpec, Revelation, all_revelations
 from veilgraph.protocol.paradigm import PARADIGMS
 
 Line = tuple[str, ...]
@@ -22,50 +22,48 @@ FOLDER: Final = Path(__file__).parent
 _MARKS: Final = re.compile(r"(?: <!-- claim: [a-z0-9-]+ -->)+")
 _KEY: Final = 4
 """So many of a line's cells tell it from all others; marks stay with them."""
+_LONG: Final = 40
+"""Of so many words a statement's parts have a line each."""
+_FIRST: Final = "0, 0"
+"""Step and round that most messages have, and no line names."""
 
 
 def messages() -> Iterator[str]:
     """What messages look like on the wire, and in which part of a session they are sent."""
+    lines: list[Line] = []
     for jobs, rows in _groups().items():
-        found: dict[Line, list[MessageSpec[Any]]] = {}
+        forms: dict[Line, list[MessageSpec[Any]]] = {}
         for row in rows:
             for form in row.forms:
-                found.setdefault((row.kind.name, *form), []).append(row)
-        lines = [
-            (
-                kind,
-                str(int(same[0].kind)),
-                _ways(same),
-                tag,
-                shape,
-                "; ".join([part, *(fact.words for fact in same[0].when if all(fact in row.when for row in same))]),
-            )
-            for (kind, tag, shape, part), same in found.items()
-        ]
-        yield from _table(jobs, ("kind", "code", "from → to", "step, round", "dtype, shape", "when"), lines)
+                forms.setdefault((row.kind.name, *form), []).append(row)
+        found: dict[Line, dict[str, list[str]]] = {}
+        for (kind, tag, shape, part), same in forms.items():
+            when = "; ".join([part, *(fact.words for fact in same[0].when if all(fact in row.when for row in same))])
+            message = shape if tag == _FIRST else f"*{tag}*: {shape}"
+            found.setdefault((kind, _ways(same)), {}).setdefault(when, []).append(message)
+        lines.append((f"**{jobs}**",))
+        for (kind, ways), each in found.items():
+            texts = (f"{', '.join(alike)}; {when}" for when, alike in each.items())
+            lines.append((kind, ways, "<br>".join(texts)))
+    yield from _table("", ("kind", "from → to", "*step, round*: type [shape]; when"), lines)
 
 
 def sent() -> Iterator[str]:
-    """What messages carry, what protects it, why it may leave, and what it reveals."""
-    head = ("kind", "from → to", "when", "what", "protection", "why it may leave, or what follows", "reveals")
+    """What messages carry, under which options, what protects it, and what it reveals."""
     for jobs, rows in _groups().items():
-        found: dict[Line, list[MessageSpec[Any]]] = {}
-        for row in rows:
-            names = ", ".join(f"`{told.name}`" for told in row.reveals)
-            when = "; ".join(fact.words for fact in row.when) or "always"
-            cells = (when, row.what, row.protection, row.why, names or "—")
-            found.setdefault((f"`{row.kind.name}`", *cells), []).append(row)
-        yield from _table(jobs, head, [(kind, _ways(same), *cells) for (kind, *cells), same in found.items()])
+        yield from _list(jobs, _sent_lines(rows))
 
 
 def revelations() -> Iterator[str]:
-    """The names that a party accepts, and the jobs in which each is revealed."""
+    """The names that a party accepts, below the paradigms whose jobs reveal them."""
     accepted = LimitSettings().leakage
-    lines = [
-        (f"`{name}`{' *' if name in accepted else ''}", statement, "; ".join(_jobs(name)))
-        for name, statement in all_revelations().items()
-    ]
-    yield from _table("", ("name", "who learns what", "in jobs"), lines)
+    groups: dict[str, list[str]] = {}
+    for name, statement in all_revelations().items():
+        parts = statement.replace("; ", ";\n  - ") if len(statement.split()) >= _LONG else statement
+        said = f"`{name}`{' *' if name in accepted else ''}: {parts}"
+        groups.setdefault(_jobs(name), []).append(f"{said} ({how})" if (how := _how(name)) else said)
+    for jobs, lines in groups.items():
+        yield from _list(jobs, lines)
 
 
 TABLES: Final[Mapping[str, Mapping[str, Callable[[], Iterator[str]]]]] = {
@@ -81,14 +79,23 @@ def renewed(page: str) -> str:
     for name, lines in TABLES[page].items():
         before, start, rest = text.partition(f"<!-- table: {name} -->\n")
         old, end, after = rest.partition("<!-- end of the table -->\n")
-        marks = {_key(line): found[0] for line in old.splitlines() if (found := _MARKS.search(line))}
-        new = (f"{line[:-2]}{marks[_key(line)]} |" if _key(line) in marks else line for line in lines())
+        marks = {key: found[0] for key, line in _keyed(old.splitlines()) if (found := _MARKS.search(line))}
+        new = (_marked(line, marks[key]) if key in marks else line for key, line in _keyed(lines()))
         text = "".join((before, start, "\n", *(f"{line}\n" for line in new), end, after))
     return text
 
 
-def _key(line: str) -> Line:
-    return tuple(_MARKS.sub("", line).split(" | ")[:_KEY])
+def _keyed(lines: Iterable[str]) -> Iterator[tuple[Line, str]]:
+    """Lines with what tells each from all others: the jobs above it, and its first cells or what is before a colon."""
+    jobs = ""
+    for line in lines:
+        jobs = line if line.startswith("**") else jobs
+        bare = _MARKS.sub("", line)
+        yield (jobs, *(bare.split(": ")[:1] if bare.startswith("-") else bare.split(" | ")[:_KEY])), line
+
+
+def _marked(line: str, marks: str) -> str:
+    return f"{line[:-2]}{marks} |" if line.startswith("|") else f"{line}{marks}"
 
 
 def _groups() -> dict[str, list[MessageSpec[Any]]]:
@@ -112,16 +119,111 @@ def _ways(rows: Iterable[MessageSpec[Any]]) -> str:
     return "; ".join(f"{sender} → {', '.join(found)}" for sender, found in receivers.items())
 
 
-def _jobs(name: str) -> Iterator[str]:
-    """Paradigm by paradigm, the options with which something is revealed."""
+def _revealing(name: str) -> Iterator[tuple[str, Revelation[Any]]]:
     for paradigm in PARADIGMS:
-        telling = [row for row in PARADIGMS[paradigm].rows for told in row.reveals if told.name == name]
-        words = dict.fromkeys(told.jobs for row in telling for told in row.reveals if told.name == name and told.jobs)
-        options = " or ".join(words) or " or ".join(
-            ", ".join(fact.words for fact in facts) for facts in _simplified({row.when: None for row in telling})
-        )
-        if telling:
-            yield f"{paradigm}: {options}" if options else paradigm
+        for row in PARADIGMS[paradigm].rows:
+            yield from ((paradigm, told) for told in row.reveals if told.name == name)
+
+
+def _jobs(name: str) -> str:
+    """The paradigms whose jobs reveal something."""
+    return f"{listed([*dict.fromkeys(paradigm for paradigm, _ in _revealing(name))]).capitalize()} jobs"
+
+
+def _how(name: str) -> str:
+    """In which of their jobs, where no message's options say so."""
+    return next((told.jobs for _, told in _revealing(name)), "")
+
+
+def _sent_lines(rows: Iterable[MessageSpec[Any]]) -> Iterator[str]:
+    """A line for what one kind carries between the same parties, and one for all kinds that have no data in them."""
+    alike: dict[tuple[str, str, Facts, str, str], list[MessageSpec[Any]]] = {}
+    for row in rows:
+        alike.setdefault((row.kind.name, row.what, row.when, row.protection, _told([row])), []).append(row)
+    lines: dict[Line, list[MessageSpec[Any]]] = {}
+    for (kind, *_), same in alike.items():
+        lines.setdefault(() if _is_empty(same[0]) else (f"`{kind}`", _ways(same)), []).extend(same)
+    for start, line in lines.items():
+        kinds = dict.fromkeys(f"`{row.kind.name}`" for row in line)
+        protections = dict.fromkeys(row.protection for row in line)
+        yield f"{', '.join(start)}:{_carried(line)}" if start else f"{', '.join(kinds)}: {', '.join(protections)}"
+
+
+def _is_empty(row: MessageSpec[Any]) -> bool:
+    """Whether a message has no data in it but public facts."""
+    return not row.reveals and row.protection in ("random", "public")
+
+
+def _carried(rows: Sequence[MessageSpec[Any]]) -> str:
+    """Options that things have in common, and the things; what protects one, and what it reveals, stands behind it."""
+    things: dict[str, list[MessageSpec[Any]]] = {}
+    for row in rows:
+        things.setdefault(_in_short(row), []).append(row)
+    groups: dict[tuple[str, str], list[tuple[str, list[Facts]]]] = {}
+    for what, alike in things.items():
+        options = [*_simplified({row.when: None for row in alike})]
+        groups.setdefault((_protections(alike), _told(alike)), []).append((what, options))
+    said, known = list[str](), list[str]()
+    for (protection, names), parts in groups.items():
+        said.append(f"{_joined(parts, known)} ({'; '.join(filter(None, (protection, names)))})")
+        known += [what for what, _ in parts]
+    return f" {said[0]}" if len(said) == 1 else "".join(f"\n  - {each}" for each in said)
+
+
+def _in_short(row: MessageSpec[Any]) -> str:
+    """What a message carries, without the words that its protection repeats."""
+    words = row.what
+    if row.protection == "none":
+        words = re.sub(",? in the clear", "", words)
+    if row.protection == "mask" or MORE_HOLDERS in row.when or TWO_HOLDERS in row.when:
+        words = words.replace("masked ", "")
+    return words.removeprefix("shares of the mask of ")
+
+
+def _protections(rows: Sequence[MessageSpec[Any]]) -> str:
+    """What protects a thing: the first of several protections, and the others behind the options that have them."""
+    of: dict[str, list[MessageSpec[Any]]] = {}
+    for row in rows:
+        of.setdefault(row.protection.replace("none", "**none**"), []).append(row)
+    first, *others = of
+    return "; ".join([first, *(f"{_differing(of[other], rows)}: {other}" for other in others)])
+
+
+def _told(rows: Sequence[MessageSpec[Any]]) -> str:
+    """What a thing reveals whatever the options, and what else with some of them."""
+    of: dict[str, list[MessageSpec[Any]]] = {}
+    for row in rows:
+        for told in row.reveals:
+            of.setdefault(f"`{told.name}`", []).append(row)
+    always = ", ".join(name for name, telling in of.items() if len(telling) == len(rows))
+    some = (f"{_differing(telling, rows)}: {name}" for name, telling in of.items() if len(telling) < len(rows))
+    return "; ".join(filter(None, (always, *some)))
+
+
+def _differing(some: Sequence[MessageSpec[Any]], rows: Sequence[MessageSpec[Any]]) -> str:
+    """The options of some of several rows that not all of these have."""
+    return _words([tuple(fact for fact in row.when if any(fact not in each.when for each in rows)) for row in some])
+
+
+def _joined(parts: Sequence[tuple[str, Sequence[Facts]]], known: Sequence[str]) -> str:
+    """Things behind the options that all have in common, and their own; "the same" for what stands before them."""
+    ways = [facts for _, options in parts for facts in options]
+    common = tuple(fact for fact in ways[0] if all(fact in facts for facts in ways))
+    above = [max((each for each in known if what.startswith(f"{each},")), key=len, default="") for what, _ in parts]
+    rests = {what.removeprefix(start) for start, (what, _) in zip(above, parts, strict=True)}
+    if all(above) and len(rests) == 1:
+        said = f"the same{rests.pop()}"
+    else:
+        own: dict[str, list[str]] = {}
+        for what, options in parts:
+            words = _words([tuple(fact for fact in facts if fact not in common) for facts in options])
+            own.setdefault(words, []).append(what)
+        said = "; ".join(f"{words}: {', '.join(whats)}" if words else "; ".join(whats) for words, whats in own.items())
+    return f"{_words([common])}: {said}" if common else said
+
+
+def _words(options: Sequence[Facts]) -> str:
+    return " or ".join(", ".join(fact.words for fact in facts) for facts in options if facts)
 
 
 def _simplified(options: Mapping[Facts, None]) -> Iterable[Facts]:
@@ -129,7 +231,11 @@ def _simplified(options: Mapping[Facts, None]) -> Iterable[Facts]:
     for facts in options:
         for fact in facts:
             rest = tuple(each for each in facts if each is not fact)
-            if any({*rest, opposite} == {*other} for other in options for opposite in _opposites(fact, other)):
+            if any(
+                opposite in other and {*other} <= {*rest, opposite}
+                for other in options
+                for opposite in _opposites(fact, other)
+            ):
                 return _simplified({each: None for each in options if not {*rest} <= {*each}} | {rest: None})
     return [facts for facts in options if not any({*other} < {*facts} for other in options)]
 
@@ -144,6 +250,10 @@ def _table(heading: str, head: Line, lines: Sequence[Line]) -> Iterator[str]:
     for cells in (head, ("---",) * len(head), *lines):
         yield f"| {' | '.join(cells)} |" if cells[0] != "---" else f"|{'|'.join(cells)}|"
     yield ""
+
+
+def _list(heading: str, items: Iterable[str]) -> Iterator[str]:
+    yield from (f"**{heading}**", "", *(line for item in items for line in f"- {item}".splitlines()), "")
 
 
 def main() -> None:

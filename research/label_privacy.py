@@ -1,4 +1,4 @@
-"""What perturbed labels cost in accuracy: docs/privacy.md, "Labels under randomised response".
+"""What perturbed labels cost in accuracy: docs/privacy.md, "Labels".
 
 ``python -m research.label_privacy --seeds 2`` measures what ``docs/label-privacy.json`` lacks and prints the table;
 ``--sets digits`` that set alone. A cell is the plaintext twin of a two-holder job with ``preset: auto``; the tests hold

@@ -248,10 +248,8 @@ def _test(summary: Mapping[str, Any], each: Set) -> float:
 
 def table(figures: Figures) -> list[str]:
     """Markdown: a row for each set with anything measured."""
-    head = (
-        "| data set | figure | seeds | trials | auto | paper | best of the trials | A alone | A: boosting | short of |"
-    )
-    lines = [head, "|---|---|---:|---:|---:|---:|---:|---:|---:|---|"]
+    head = "| data set | figure | auto | paper | best of the trials | A alone | A: boosting | short of |"
+    lines = [head, "|---|---|---:|---:|---:|---:|---:|---|"]
     return lines + [line for each in SETS for line in _line(each, figures)]
 
 
@@ -262,14 +260,12 @@ def _line(each: Set, figures: Figures) -> Iterator[str]:
     mean = {way: fmean(values.values()) for way, values in found.items() if values}
     shown = [_shown(list(found[way].values())) for way in WAYS]
     name = each.name if each.chosen_on else f"{each.name} (held out)"
-    trials = len(figures.trials(each.name))
-    seeds = "/".join(dict.fromkeys(str(len(values)) for values in found.values() if values))
     missed = [
         f"{way} by {mean[way] - mean[AUTO]:.3f}"
         for way, slack in ((TUNED, 0.01), (ALONE, 0.005), (BOOSTING, 0.005))
         if way in mean and mean[way] - mean[AUTO] > slack
     ]
-    cells = [name, each.figure.replace("auc", "AUC"), seeds, str(trials), *shown, ", ".join(missed) or "nothing"]
+    cells = [name, each.figure.replace("auc", "AUC"), *shown, ", ".join(missed) or "nothing"]
     yield f"| {' | '.join(cells)} |"
 
 

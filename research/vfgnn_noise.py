@@ -158,8 +158,7 @@ def table() -> list[str]:
     return [
         *lines,
         "",
-        f"- Test accuracy after the last epoch; mean ± sample standard deviation over {count} seeds of partition and "
-        "weights, of the plaintext twin.",
+        f"- Test accuracy of the plaintext twin after the last epoch, {count} seeds.",
         "- The columns' ε is the paper's: of a single release, by a formula that holds below 1 only. True ε are of one "
         f"row, zero-out, at δ = {DELTA:g}.",
         f"- Made with `python -m research.vfgnn_noise --seeds {count}` and `--write`; figures are in "

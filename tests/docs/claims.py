@@ -44,7 +44,6 @@ NO_PROMISES: Final = {
     "the evidence must tell nothing, and does": "the words of a verdict that something leaks",
     "a newer one is missing or cannot be read": "of a damaged file",
     "a mask that two of three": "what an audit does not find",
-    "nothing hides that from itself": "says that there is no protection",
 }
 """Words of a sentence that has a tell and promises nothing → why it is none."""
 

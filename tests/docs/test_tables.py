@@ -20,9 +20,7 @@ def test_marks_stay_behind_their_lines_and_all_else_is_written_anew(
     page = tmp_path / "threat-model.md"
     whole = (tables.FOLDER / page.name).read_text(encoding="utf-8")
     kept = next(line for line in whole.splitlines() if "<!-- claim: share -->" in line)
-    page.write_text(
-        whole.replace("additive shares of h0 | share |", "additive shares of h0 | none |"), encoding="utf-8"
-    )
+    page.write_text(whole.replace("additive shares of h0 (share;", "additive shares of h0 (none;"), encoding="utf-8")
     monkeypatch.setattr(tables, "FOLDER", tmp_path)
     assert kept not in page.read_text(encoding="utf-8")
     assert tables.renewed(page.name) == whole

@@ -51,26 +51,25 @@ class Revelation(Generic[J_contra]):
 
 # fmt: off
 EMBEDDING_SUMS: Final = (
-    "embedding-sums", "The server sees the sum over the holders of every node's embeddings, which depend on all "
-    "features and edges, and the gradient of that sum.")
+    "embedding-sums", "The server sees every node's embeddings summed over the holders, which depend on all features "
+    "and edges, and the sum's gradient.")
 SINGLE_EMBEDDINGS: Final = (
-    "single-embeddings", "The server sees every holder's embedding of every node by itself and, with more than one "
-    "round or layer, every holder's gradients by themselves.")
+    "single-embeddings", "The server sees every holder's embedding of every node and, with more than one round or "
+    "layer, every holder's gradients.")
 POOLED_DEGREES: Final = (
-    "pooled-degrees", "The server learns the exact sum over the holders of every node's degree, or of the weights of "
-    "its edges.")
+    "pooled-degrees", "The server learns every node's exact degree, or sum of edge weights, over all holders together.")
 SINGLE_DEGREES: Final = (
     "single-degrees", "The server learns every node's exact degree, or sum of edge weights, at every holder.")
 TRAINING_ROWS: Final = (
-    "training-rows", "Gradients go in the clear: the server and every holder can infer which nodes are trained on and "
-    "which of those share a class or, in paradigm horizontal, a holder the class itself.")
+    "training-rows", "From gradients the server and every holder can infer which nodes are trained on and which of "
+    "those share a class; in paradigm horizontal a holder also the class.")
 TRAINING_NODES: Final = (
-    "training-nodes", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
-    "and of their labels no more than the job's ε allows.",
+    "training-nodes", "From gradients the server and every holder can infer which nodes are trained on, and of their "
+    "labels no more than the job's ε allows.",
     lambda job: "" if job.label_privacy is None else f"label_privacy.epsilon={job.label_privacy.epsilon:g}")
 TARGET_SUMS: Final = (
-    "target-sums", "Every holder, in paradigm averaging the server too, learns, before the first round, how many "
-    "training nodes there are together, and the sums over these of targets, of their sizes and of their squares.")
+    "target-sums", "Every holder, in paradigm averaging the server too, learns before the first round the number of "
+    "training nodes and the sums of their targets, of the targets' sizes and of their squares.")
 # fmt: on
 """Name and statement of what jobs of several paradigms reveal, and the settings that do where these are the same."""
 

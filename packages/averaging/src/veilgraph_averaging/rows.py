@@ -17,27 +17,25 @@ def _paradigm(_: AveragingJob) -> str:
 
 # fmt: off
 WEIGHTS: Final = Revelation[AveragingJob](
-    "averaged-weights", "The server learns, in every round, the sums over the holders of changes of weights, losses "
-    "and training nodes, and every holder the weights and the mean loss that follow: a model tells of what it was "
-    "trained on, and a sum that lacks a holder, beside one that does not, how many training nodes that one has; "
-    "with averaging.privacy all of that is made of noisy gradients, and no losses and counts are in it.",
+    "averaged-weights", "In every round the server learns summed changes of weights, losses and numbers of training "
+    "nodes, and every holder the weights and mean loss, which tell of what was trained on; two sums that differ by a "
+    "holder tell its number of training nodes; with averaging.privacy all is made of noisy gradients, without losses "
+    "and counts.",
     _paradigm)
 SCORES: Final = Revelation[AveragingJob](
-    "score-tallies", "The server and every holder learn, at every evaluation, sums over the holders of losses and of "
-    "how many nodes of each class, in each split, are taken for which, and how many have which score; with "
-    "train.class_weights=balanced, before the first round, how many training nodes each class has; where a holder is "
-    "left out of one sum, they follow of that holder alone.", _paradigm)
+    "score-tallies", "The server and every holder learn, at every evaluation, summed losses, confusion matrices of "
+    "each split and score histograms, with train.class_weights=balanced also the training nodes of each class before "
+    "the first round; if one sum leaves a holder out, its own follow.", _paradigm)
 TWO: Final = Revelation[AveragingJob](
-    "single-updates", "A sum may be of two holders: each can subtract its own part of averaged weights and of scores, "
-    "and has the other's exactly.", lambda job: f"averaging.threshold={job.threshold}")
+    "single-updates", "A sum may be of two holders: each has the other's part of averaged weights and scores exactly.",
+    lambda job: f"averaging.threshold={job.threshold}")
 
 TALLIES: Final = Revelation[AveragingJob](
-    "task-tallies", "The server and every holder learn, at every evaluation, sums over the holders, for each split, of "
-    "losses and of what the job's task is judged by: with values how many nodes have targets, sums of targets, of "
-    "errors and of their squares; with links how many pairs of nodes with and without an edge have which score; with "
-    "graphs how many graphs of each class are taken for which, have which score and, with "
-    "train.class_weights=balanced, are trained on; with another package's task what that package says of it; where a "
-    "holder is left out of one evaluation, they follow of that holder alone.",
+    "task-tallies", "The server and every holder learn, at every evaluation of each split, summed losses and what "
+    "judges the task: with values numbers and sums of targets, of errors and of their squares; with links score "
+    "histograms of pairs with and without an edge; with graphs confusion matrices, score histograms and, with "
+    "train.class_weights=balanced, training graphs of each class; with another package's task what that says; if one "
+    "evaluation leaves a holder out, its own follow.",
     lambda job: f"averaging.task.name={job.averaging.task.name}")
 TARGETS: Final = Revelation[AveragingJob](
     *table.TARGET_SUMS, lambda job: f"averaging.task.name={job.averaging.task.name} without low and high")

@@ -45,7 +45,7 @@ LABELS: Final = Revelation[NodeDpJob](
     "which nodes have one for training or validation.", lambda job: _epsilon(job.release.labels, "labels"), _releasers)
 FEATURES: Final = Revelation[NodeDpJob](
     "perturbed-features", "The label holder sees every node's features as the node itself perturbed them, with the "
-    "job's ε; how many columns there are is in the clear.",
+    "job's ε, and in the clear the number of columns.",
     lambda job: _epsilon(job.release.features, "features"), lambda job: job.duties.releasing)
 PRIVATE_LABELS: Final = Condition[NodeDpJob]("`release.labels`", lambda job: job.release.labels is not None)
 _TO_LEARNER: Final = Route[NodeDpJob]("holder of private labels", "learner",

@@ -45,49 +45,48 @@ def _standard_setting(job: JobSettings) -> str:
 
 # fmt: off
 COLUMNS: Final = Revelation[JobSettings](
-    "column-statistics", "Every holder learns how many rows all holders' tables have and every feature column's mean "
-    "and variance over them, and each of two holders works out the other's exactly; of two jobs the difference is the "
-    "row that was added, removed or changed in between.", _standard_setting,
+    "column-statistics", "Every holder learns all tables' number of rows and every feature column's mean and "
+    "variance, with two holders the other's exactly; two jobs differ by the row that was added, removed or changed.",
+    _standard_setting,
     jobs="tables with `data.feature_scaling: standard`, or a party file with `missing: mean`")
 NODES: Final = _Told(
     "node-lists", "The server learns which nodes several holders know, by hashes under a key that it lacks.",
     _paradigm_setting)
 EDGES: Final = _Told(
     "edge-lists", "The server learns which edges several holders have, by hashes under a key that it lacks, and a "
-    "holder learns which of its edges an earlier holder has.", lambda _: "model.edges=deduplicate")
+    "holder which of its edges an earlier one has.", lambda _: "model.edges=deduplicate")
 MAXIMA: Final = _Told(
-    "embedding-maxima", "The server sees the element-wise maximum, or minimum, over the holders of every node's "
-    "embeddings in every layer, which depend on all features and edges, and its gradient.", _aggregate_setting)
+    "embedding-maxima", "The server sees the element-wise maximum or minimum of all holders' embeddings of every "
+    "node, which depend on all features and edges, in every layer, and its gradient.", _aggregate_setting)
 SUMS: Final = _Told(*table.EMBEDDING_SUMS, _aggregate_setting)
 SINGLE: Final = _Told(*table.SINGLE_EMBEDDINGS, lambda job: f"model.combine={job.model.combine}")
 RAW: Final = _Told(
-    "raw-features", "The first layer shows the server raw features: joined with those of neighbours or, with "
-    "update=concat and with aggregates mean and sum, by themselves.", lambda _: "model.message=none")
+    "raw-features", "The server sees raw features in the first layer: joined with neighbours' or, with update=concat "
+    "and with aggregates mean and sum, by themselves.", lambda _: "model.message=none")
 POOLED: Final = _Told(*table.POOLED_DEGREES, _aggregate_setting)
 SINGLE_POOLED: Final = _Told(*table.SINGLE_DEGREES, _aggregate_setting)
 GLOBAL: Final = _Told(
-    "global-embeddings", "Every holder sees the global embeddings of its nodes, the last layer's being the aggregate "
-    "itself, and where its own part prevails: others' features and edges there can be inferred.", _paradigm_setting)
+    "global-embeddings", "Every holder sees its nodes' global embeddings, the last being the aggregate itself, and "
+    "where its own part prevails; others' features and edges there can be inferred.", _paradigm_setting)
 TRAINED: Final = _Told(*table.TRAINING_ROWS, _classes_setting)
 TRAINED_NODES: Final = _Told(*table.TRAINING_NODES, part_of="training-rows")
 TRAINED_TARGETS: Final = _Told(
-    "training-targets", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
-    "and work out the numbers to predict of them, the server up to unit and zero point.", _values_setting)
+    "training-targets", "From gradients the server and every holder can infer which nodes are trained on and their "
+    "numbers to predict, the server up to unit and zero point.", _values_setting)
 SPREAD: Final = _Told(
-    "edge-gradients", "Gradients of layers before the last go in the clear: the server sees each holder's and every "
-    "holder their sum at its nodes, and they tell of edges around the training nodes.",
+    "edge-gradients", "Gradients of earlier layers tell of edges around the training nodes: the server sees each "
+    "holder's, every holder their sum at its nodes.",
     lambda job: f"model.layers={job.model.layers}")
 WEIGHTS: Final = _Told(
-    "weight-gradients", "Every holder sees, in every step, the sum over the holders of the gradients of the weights "
-    "that all share, and of the loss.", _paradigm_setting)
+    "weight-gradients", "Every holder sees, in every step, the shared weights' gradients and the loss, summed over "
+    "the holders.", _paradigm_setting)
 TALLIES: Final = _Told(
-    "label-tallies", "Every holder learns the number of all training nodes, with train.class_weights=balanced of each "
-    "class, and, at every evaluation, sums over the holders of losses and of how many nodes of each class, in each "
-    "split, are taken for which, and how many have which score.", _classes_setting)
+    "label-tallies", "Every holder learns the number of training nodes, with train.class_weights=balanced of each "
+    "class, and at every evaluation the holders' summed losses, confusion matrices of each split and score histograms.",
+    _classes_setting)
 VALUE_TALLIES: Final = _Told(
-    "value-tallies", "Every holder learns the number of all training nodes and, at every evaluation, sums over the "
-    "holders, for each split, of how many nodes have targets, of targets and of their squares, of errors and of their "
-    "squares.", _values_setting)
+    "value-tallies", "Every holder learns the number of training nodes and, at every evaluation of each split, the "
+    "number and the sums of targets, of errors and of both squared.", _values_setting)
 TARGETS: Final = _Told(*table.TARGET_SUMS, lambda job: f"{_values_setting(job)} without low and high")
 SUMMANDS: Final = _Told(
     "single-summands", "Each of two holders can subtract its own part from the sums of weight gradients, losses, "

@@ -34,29 +34,29 @@ def _all(job: SealedJob) -> Sequence[PartyId]:
 
 # One row, few lines: a table is read across.
 # fmt: off
-PREDICTIONS: Final = Revelation[SealedJob]("predicted-classes", "The label holder learns the class that the trained "
-    "network predicts for every common node, which depends on all holders' features and edges.",
+PREDICTIONS: Final = Revelation[SealedJob]("predicted-classes", "The label holder learns every common node's "
+    "predicted class, which depends on all holders' features and edges.",
     lambda job: f"output={job.output}", _other_holders)
-MARGINS: Final = Revelation[SealedJob]("predicted-margins", "The label holder learns of every common node by how much "
-    "the score of every class is above the first one's, which tells as much as probabilities: more of all holders' "
-    "features and edges than the class alone.", lambda job: f"output={job.output}", _other_holders)
-NAMED: Final = Revelation[SealedJob]("named-classes", "The label holder learns the class that the trained network "
-    "predicts for nodes that it names, of no more in all predictions of a run than named_nodes says, which depends "
-    "on all holders' features and edges.", lambda job: f"named_nodes={job.named_nodes}", _other_holders)
-NAMED_MARGINS: Final = Revelation[SealedJob]("named-margins", "The label holder learns of the nodes that it names by "
-    "how much the score of every class is above the first one's, which tells as much as probabilities: more of all "
-    "holders' features and edges than the class alone.", lambda job: f"output={job.output}", _other_holders)
-RELEASED: Final = Revelation[SealedJob]("released-weights", "Every holder learns, at the end of training, the weights "
-    "of its own columns in the first layer, which depend on all holders' features and edges and on the labels; where "
-    "it has many columns it can work out from them which of its nodes are trained on, and which of these share a "
-    "class; zeros tell whether they are a mean.", lambda job: f"release={job.release}", _all)
+MARGINS: Final = Revelation[SealedJob]("predicted-margins", "The label holder learns every common node's margins, "
+    "each class's score less the first one's: as much as probabilities.",
+    lambda job: f"output={job.output}", _other_holders)
+NAMED: Final = Revelation[SealedJob]("named-classes", "The label holder learns the predicted class of nodes that it "
+    "names, in all predictions of a run named_nodes at most, from all holders' features and edges.",
+    lambda job: f"named_nodes={job.named_nodes}", _other_holders)
+NAMED_MARGINS: Final = Revelation[SealedJob]("named-margins", "The label holder learns the margins of nodes that it "
+    "names, each class's score less the first one's: as much as probabilities.",
+    lambda job: f"output={job.output}", _other_holders)
+RELEASED: Final = Revelation[SealedJob]("released-weights", "At the end every holder learns the first layer's weights "
+    "of its own columns, from all features, edges and labels; with many columns it can work out which of its nodes "
+    "are trained on and share a class; zeros tell whether they are a mean.",
+    lambda job: f"release={job.release}", _all)
 SCORES: Final = Revelation[SealedJob]("sealed-scores", "The label holder learns at every evaluation how many "
-    "validation nodes the network classifies rightly, or how many pairs of them it ranks rightly, which depends on "
-    "all holders' features and edges; all parties learn whether that was the best so far.",
+    "validation nodes are classified, or pairs ranked, rightly, from all holders' features and edges; all parties "
+    "learn whether that was the best so far.",
     lambda job: f"train.select_by={job.train.select_by}", _other_holders)
-VOTES: Final = Revelation[SealedJob]("noisy-votes", "The label holder learns of every node that it is told the "
-    "prediction of how many neighbours at all other holders are of each class, with noise: one end of an edge counts "
-    "the other end's label, or the class that the network, trained without these edges, takes it for.",
+VOTES: Final = Revelation[SealedJob]("noisy-votes", "The label holder learns, of every node that it is told the "
+    "prediction of, noisy counts of its neighbours at all other holders in each class: by label, or as the network, "
+    "trained without these edges, predicts.",
     lambda job: "privacy", _other_holders)
 CLASSES_ONLY: Final = Condition[SealedJob]("`output: classes`", lambda job: job.output == "classes")
 SCORED: Final = Condition[SealedJob]("`select_by: accuracy` or `auc`", lambda job: job.train.select_by != "last")

@@ -50,28 +50,28 @@ REPORTED: Final = Route[JobSettings](
 
 # One row, few lines: a table is read across.
 # fmt: off
-CLASSES: Final = Revelation[UnionJob]("own-classes", "Every holder learns the class that the trained network predicts "
-    "for each of its own nodes, which depends on all holders' features, edges and labels.",
+CLASSES: Final = Revelation[UnionJob]("own-classes", "Every holder learns its own nodes' predicted classes, which "
+    "depend on all holders' features, edges and labels.",
     lambda job: f"output={job.output}", _all)
-MARGINS: Final = Revelation[UnionJob]("own-margins", "Every holder learns of each of its own nodes by how much the "
-    "score of every class is above the first one's, which tells as much as probabilities: more of all holders' "
-    "features, edges and labels than the class alone.", lambda job: f"output={job.output}", _all)
-NAMED: Final = Revelation[UnionJob]("own-named-classes", "Every holder learns the class that the trained network "
-    "predicts for those of its own nodes that it names, of no more in all predictions of a run than named_nodes says, "
-    "which depends on all holders' features, edges and labels.", lambda job: f"named_nodes={job.named_nodes}", _all)
-NAMED_MARGINS: Final = Revelation[UnionJob]("own-named-margins", "Every holder learns of those of its own nodes that "
-    "it names by how much the score of every class is above the first one's, which tells as much as probabilities: "
-    "more of all holders' features, edges and labels than the class alone.", lambda job: f"output={job.output}", _all)
+MARGINS: Final = Revelation[UnionJob]("own-margins", "Every holder learns its own nodes' margins, each class's score "
+    "less the first one's: as much as probabilities.",
+    lambda job: f"output={job.output}", _all)
+NAMED: Final = Revelation[UnionJob]("own-named-classes", "Every holder learns the predicted class of own nodes that "
+    "it names, in all predictions of a run named_nodes at most, from all holders' features, edges and labels.",
+    lambda job: f"named_nodes={job.named_nodes}", _all)
+NAMED_MARGINS: Final = Revelation[UnionJob]("own-named-margins", "Every holder learns the margins of own nodes that "
+    "it names, each class's score less the first one's: as much as probabilities.",
+    lambda job: f"output={job.output}", _all)
 SCORES: Final = Revelation[UnionJob]("union-scores", "Every holder learns at every evaluation how many of all "
-    "holders' validation nodes the network classifies rightly, or how many pairs of them it ranks rightly, of how "
-    "many; this depends on all holders' features, edges and labels; the server, and a holder of the edges across, "
-    "learn whether that was the best so far.",
+    "validation nodes are classified, or pairs ranked, rightly, of how many, from all features, edges and labels; the "
+    "server and a holder of the edges across learn whether that was the best so far.",
     lambda job: f"train.select_by={job.train.select_by}", _all)
-EDGES: Final = Revelation[UnionJob]("confirmed-edges", "A holder learns which of its edges to nodes of another holder "
-    "that one has as well; of others between them it can test pairs of ids that it guesses, and sees how many have the "
-    "same end.", lambda _: "paradigm=union", _all)
-NODES: Final = Revelation[UnionJob]("listed-nodes", "The holder of the edges across learns which ends of its edges are "
-    "nodes of which holder in the job, and can test ids that it guesses.", lambda job: f"across={job.across}", _owners)
+EDGES: Final = Revelation[UnionJob]("confirmed-edges", "A holder learns which of its edges to another holder's nodes "
+    "that one has as well; of others between them it can test pairs of ids that it guesses, and sees how many have "
+    "the same end.", lambda _: "paradigm=union", _all)
+NODES: Final = Revelation[UnionJob]("listed-nodes", "The holder of the edges across learns which ends of its edges "
+    "are which holder's nodes, and can test ids that it guesses.",
+    lambda job: f"across={job.across}", _owners)
 
 _OWN: Final = "Opens the predictions of the receiver's own nodes to it, and nothing else: the mask is of these values."
 _NAMED: Final = (

@@ -40,25 +40,25 @@ def _unmasked_setting(job: VerticalJob) -> str:
 
 # fmt: off
 H0: Final = _Told(
-    "initial-embeddings", "Every holder sees h0, the joint linear image of all holders' features of every node, after "
-    "every change of its weights; the changes tell of inner products of the nodes' features.", _method_setting)
+    "initial-embeddings", "Every holder sees h0 of every node, a linear image of all holders' features, after every "
+    "change of its weights; the changes tell of inner products of features.", _method_setting)
 H0_GRADIENTS: Final = _Told(
-    "initial-gradients", "Every holder sees, in every step, the sum of all holders' gradients of h0, whose non-zero "
-    "rows tell of the edges around the training nodes.", _method_setting)
+    "initial-gradients", "Every holder sees every step's sum of all holders' gradients of h0; its non-zero rows tell "
+    "of edges around the training nodes.", _method_setting)
 SINGLE_H0: Final = _Told(
-    "single-initial-embeddings", "Each of two holders can subtract its own part from h0 and its gradient and has, in "
-    "every step, the linear image of the other's features and the other's gradient exactly.",
+    "single-initial-embeddings", "Each of two holders has, in every step, the other's linear image of features and "
+    "its gradient exactly.",
     lambda job: f"{_method_setting(job)}, 2 holders")
 COMBINED: Final = _Told(
     "combined-embeddings", "Every holder sees the combined embeddings of all rounds but the last; holders and server "
-    "then know what goes into propagation and what comes out, from which edges can be inferred.",
+    "can infer edges from what propagation makes of them.",
     lambda job: f"model.rounds={job.model.rounds}")
 OUTPUT: Final = _Told(
     "output-embeddings", "The label holder sees the server's output for every node, and predicts from it.",
     lambda _: "every job", _other_holders)
 AS_OUTPUT: Final = _Told(
-    "combined-as-output", "The label holder sees the last combined embedding of every node itself: with concat every "
-    "holder's part alone, with two holders it can subtract its own; edges can be inferred.",
+    "combined-as-output", "The label holder sees every node's last combined embedding: with concat every holder's "
+    "part, with two holders the other's; edges can be inferred.",
     lambda _: "model.server.layers=0", _other_holders)
 SUMS: Final = _Told(*table.EMBEDDING_SUMS, _strategy_setting)
 SINGLE: Final = _Told(*table.SINGLE_EMBEDDINGS, _unmasked_setting)
@@ -67,8 +67,8 @@ SINGLE_POOLED: Final = _Told(*table.SINGLE_DEGREES, lambda job: f"{_strategy_set
 TRAINED: Final = _Told(*table.TRAINING_ROWS, lambda _: "every job", _label_holder)
 TRAINED_NODES: Final = _Told(*table.TRAINING_NODES, _label_holder, part_of="training-rows")
 EDGES: Final = _Told(
-    "label-holder-edges", "Gradients in the clear are spread over the label holder's edges: the server and every "
-    "holder learn of its edges around the training nodes.",
+    "label-holder-edges", "From gradients the server and every holder learn of the label holder's edges around the "
+    "training nodes.",
     lambda job: f"model.head.logit_hops={job.model.head.logit_hops}", _label_holder)
 
 # In which jobs, and between whom
