@@ -65,7 +65,7 @@ def test_the_page_has_no_link_that_an_index_would_break():
 
 
 def test_the_page_says_what_the_readme_says():
-    head = "| paradigm | who has what | who sees what |"
+    head = "| who has what | take | who sees what |"
     assert rows(PAGE, head) == rows(README, head)
     assert {row.split("`")[1] for row in rows(PAGE, head)} == set(PARADIGMS)
     (code,) = re.findall(r"^```python\n.*?^```$", PAGE, flags=re.DOTALL | re.MULTILINE)

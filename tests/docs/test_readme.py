@@ -35,7 +35,7 @@ def test_yaml_blocks_are_jobs(block):
 
 def test_it_is_read_in_a_few_minutes():
     assert len(README.splitlines()) <= 150
-    first_screen = README.partition("| paradigm |")[0]
+    first_screen = README.partition("| who has what |")[0]
     assert all(each in first_screen for each in ("make demo", "make test", "vg.fit", "run.audit", "veilgraph init"))
     assert README.index("**sealed") < README.index("pip install '.[") < README.index("## Who learns what")
 
