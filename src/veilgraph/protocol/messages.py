@@ -216,7 +216,7 @@ _AUDIT: Final = "an [audit](audit.md#across-organisations)"
 # fmt: off
 COMMON_ROWS: Final[tuple[MessageSpec[JobSettings], ...]] = (
     *(MessageSpec(Kind.HELLO, ends, "facts of the job", "public", _HELLO,
-          forms=(WireFormat("0, 0 … 8", "uint8 [bytes of JSON]; round 3: [32]", "[agreement](#agreement), records"),))
+          forms=(WireFormat("0 …, 0 … 9", "uint8 [bytes of JSON]; round 3: [32]", "[agreement](#agreement), records"),))
       for ends in (TO_HOLDER, TO_SERVER, FROM_SERVER)),
     *(MessageSpec(Kind.SEAL, ends, "certificate, fresh public key, signature", "public", _SEAL,
           forms=(WireFormat("0, 0 … 1", "uint8 [bytes]", "handshake of `testing.sealed_link`, which no command uses"),))
