@@ -40,7 +40,7 @@ TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: docs help demo demo-network install-locked lock sbom dist test suite nightly goldens lint format bench bench-spu bench-peers bench-scale bench-sealed bench-averaging spu reproduce clean
+.PHONY: docs notebooks help demo demo-network install-locked lock sbom dist test suite nightly goldens lint format bench bench-spu bench-peers bench-scale bench-sealed bench-averaging spu reproduce clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,9 @@ docs: $(INSTALLED) $(DOCS_INSTALLED) ## write again what is made of the code, an
 	@$(BIN)/python -m docs.site stage
 	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --config-file docs/site.yml
 	@$(BIN)/python -m docs.site check
+
+notebooks: $(INSTALLED) $(DOCS_INSTALLED) ## run the notebooks and store what their cells show; about a minute
+	@$(DOCS_VENV)/bin/python -m docs.notebooks
 
 lint: $(INSTALLED) ## format, lint, types, import floors; changes nothing
 	@$(BIN)/ruff format --check --quiet . || { echo "run make format" >&2; exit 1; }
@@ -193,10 +196,13 @@ $(LOCKED_INSTALLED): pyproject.toml constraints.txt lock/deploy.txt
 	@$(LOCKED_VENV)/bin/python -m pip check
 	@touch $@
 
-# Beside the others: mkdocs needs nothing of veilgraph but its sources, which are read and not imported.
-$(DOCS_INSTALLED): docs/requirements.txt
-	$(call make-venv,$(DOCS_VENV),$(or $(PYTHON),$(CANDIDATES)),$(SUITABLE),Python 3.11 or newer,PYTHON)
+# mkdocs reads the sources of veilgraph, notebooks import it: all of .venv comes behind what is installed here.
+$(DOCS_INSTALLED): docs/requirements.txt | $(INSTALLED)
+	@echo "Installing mkdocs and Jupyter into $(DOCS_VENV)."
+	@$(BIN)/python -m venv --clear $(DOCS_VENV)
 	@$(DOCS_VENV)/bin/python -m pip install -qq --disable-pip-version-check -r $<
+	@site='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	  echo "import site; site.addsitedir('$$($(BIN)/python -c "$$site")')" > "$$($(DOCS_VENV)/bin/python -c "$$site")/veilgraph.pth"
 	@touch $@
 
 $(TOOLS_INSTALLED): lock/tools.txt

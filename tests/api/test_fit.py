@@ -16,7 +16,7 @@ from tests import nightly
 from tests.errors import refused
 from veilgraph.core.arguments import WRONG_TYPE
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.report.training import draw_curves
+from veilgraph.report.training import Picture, draw_curves
 from veilgraph.runtime.store.results import read_compared
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -224,7 +224,10 @@ def test_a_picture_is_that_of_the_curves(run: vg.Run, tmp_path: Path) -> None:
 
 def test_a_picture_has_a_line_for_what_is_compared(run: vg.Run) -> None:
     compared = run.compare()
-    labels = run.plot(compared).axes[1].get_legend_handles_labels()[1]
+    figure = run.plot(compared)
+    labels = figure.axes[1].get_legend_handles_labels()[1]
     assert sum(label.startswith(("A alone, test", "B alone, test", "pooled, test")) for label in labels) == 3
+    assert isinstance(figure, Picture)
+    assert figure._repr_png_().startswith(b"\x89PNG")  # what a notebook shows
     with refused(ConfigError, code=WRONG_TYPE, key="compared", value="pandas.DataFrame"):
         run.plot(run.comparison)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Picture
+from matplotlib.figure import Figure as MatplotlibFigure
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -168,6 +168,15 @@ def draw_curves(
     curves(metrics, references, **about).savefig(content, format="png", dpi=150)
     with os_errors_as(RunError, f"{path}: the curves cannot be written", "choose a writable directory"):
         write_whole(path, content.getvalue())
+
+
+class Picture(MatplotlibFigure):
+    """A figure that notebooks show without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png")
+        return content.getvalue()
 
 
 def curves(
