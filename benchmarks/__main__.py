@@ -28,7 +28,7 @@ def main() -> None:
         "",
         f"Made by `make bench` on {platform.machine()}, {os.cpu_count()} cores, "
         f"{torch.backends.cpu.get_cpu_capability()}, PyTorch {torch.__version__}. All parties run on the one machine; "
-        "ratios are taken within one run, absolute times are this machine's on that day.",
+        "ratios are taken within one run.",
         "",
         *_steps(),
         *critical_path.section(),
@@ -52,8 +52,8 @@ def _steps() -> list[str]:
         "and update of all parties, against the pooled plaintext model. `PyG` is the network as a PyG user writes it; "
         "`ours, pooled` multiplies sparse features.",
         "",
-        "| data | federated | PyG | ours, pooled | federated / PyG | federated / ours | bytes a step | formula |",
-        "|---|---|---|---|---|---|---|---|",
+        "| data | federated | PyG | ours, pooled | federated / PyG | bytes a step |",
+        "|---|---|---|---|---|---|",
     ]
     for name in STEP_DATASETS:
         figures = step.measure(name)
@@ -61,7 +61,7 @@ def _steps() -> list[str]:
         wanted = ", ".join(f"{party} {count / 1e6:.2f} MB" for party, count in figures.formula_bytes.items())
         lines.append(
             f"| {name} | {figures.federated_ms:.1f} ms | {figures.pyg_ms:.1f} ms | {figures.pooled_ms:.1f} ms | "
-            f"{figures.ratio:.2f} | {figures.sparse_ratio:.2f} | {sent} | {'the same' if wanted == sent else wanted} |"
+            f"{figures.ratio:.2f} | {sent}{'' if wanted == sent else f'; by the formula {wanted}'} |"
         )
     return [*lines, ""]
 
@@ -71,8 +71,7 @@ def _products() -> list[str]:
         "## The secure product",
         "",
         "One step, 2 holders, d = 64, features with 12 fractional bits: forward product, opening h^0 and backward "
-        "product online; then what is computed ahead; milliseconds. Holder A computes online while B waits; both make "
-        "the products ahead at once.",
+        "product online; then what is computed ahead; milliseconds.",
         "",
         "| data | online, a step | ahead, holder | ahead, dealer | bytes online |",
         "|---|---|---|---|---|",
@@ -92,7 +91,7 @@ def _memory() -> list[str]:
         "## A job of ogbn-arxiv's size",
         "",
         f"{memory.NODES:,} nodes, {memory.EDGES:,} undirected edges, {memory.FEATURES} dense features, 2 holders, "
-        "d = 64, K = 2, collaborative, masked mean; all parties in threads of one process, graph making included.",
+        "d = 64, K = 2, collaborative, masked mean; all parties in threads of one process.",
         "",
         f"- peak memory: {figures.peak_gib:.2f} GiB (the graphs alone: {figures.graph_gib:.2f} GiB)",
         f"- peak memory of the largest party, each in a process of its own: {figures.party_gib:.2f} GiB",

@@ -161,9 +161,8 @@ def section(datasets: Sequence[str] = ("pubmed", ARXIV), *, threads: bool = Fals
     lines = [
         "## The critical path of a step",
         "",
-        "The training step above as it would be if every party had a machine like this one to itself and messages took "
-        "no time. `busiest` is the most that one party computes in a step, below which it cannot be where a party has "
-        "no more cores than these.",
+        "The training step as it would be if every party had a machine like this one to itself and messages took no "
+        "time. `busiest` is the most that one party computes in a step, which takes no less on cores like these.",
         "",
         "| data | critical path | busiest | PyG | path / PyG |",
         "|---|---|---|---|---|",

@@ -148,7 +148,7 @@ def page(found: list[EngineFigures]) -> str:
         "",
         f"Made by `python -m benchmarks.engine` on {platform.machine()}, {os.cpu_count()} cores for all parties "
         f"together, PyTorch {torch.__version__}, otherwise idle. *Load* is the mean number of processes that wanted a "
-        "core in the last five minutes, the job's own among them.",
+        "core in the last five minutes.",
         "",
         "- *Sockets*: a process per party, joined directly, not sealed.",
         "- *Engine*: a NATS broker over mutual TLS on loopback, every message sealed.",
@@ -169,10 +169,9 @@ def page(found: list[EngineFigures]) -> str:
     lines += [
         "",
         "What the engine adds is core time, which `python -m benchmarks.broker_costs` measures. A megabyte in pieces "
-        "of 1 MiB takes about 1.0 ms at its sender (sealed, encrypted), 1.9 ms at the broker (decrypted, encrypted) "
-        "and 1.3 ms at its receiver (decrypted, opened). In a step of Cora all parties together send 16 MB, which is "
-        "33 ms of two cores if no core ever waits. So two cores cannot come below 1.4 there. Where every party and the "
-        "broker have machines of their own, this work is divided, and the last row is nearer.",
+        "of 1 MiB takes about 1.0 ms at its sender, 1.9 ms at the broker and 1.3 ms at its receiver. In a step of Cora "
+        "all parties together send 16 MB, which is 33 ms of two cores. So two cores cannot come below 1.4 there. Where "
+        "every party and the broker have machines of their own, the last row is nearer.",
     ]
     return "\n".join(lines) + "\n"
 

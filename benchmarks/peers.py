@@ -15,16 +15,14 @@ from veilgraph.core.errors import VeilgraphError
 _ABOUT = [
     "Compared are h⁰ = X·W, opened to both holders, and then Xᵀ·g, which stays shared. The peers are SPU 0.9.5 "
     "(SEMI2K) and CrypTen 0.4.1 (provider TTP), every party a process. Ours runs in threads, and the time that its "
-    "messages take over sockets is added. `python -m benchmarks.peers` prints each system's seconds and bytes.",
+    "messages take over sockets is added. `python -m benchmarks.peers` prints seconds and bytes.",
     "",
     "- **Ahead.** Ours and CrypTen can make ahead what does not depend on the step's values; SPU makes it as it goes. "
     "`in all` adds ours up.",
-    "- **x cached.** SPU opens a cached x minus its mask once, as ours does. A product that opens x every time sends "
-    "about 1 + F / d times what ours sends.",
+    "- **x cached.** SPU opens a cached x minus its mask once, as ours does.",
     "- **What is computed.** Ours is exact in the ring. SPU and CrypTen truncate every product.",
     "- **Trust.** SEMI2K as it comes makes its randomness at the first holder, which could unmask everything. "
-    "CrypTen's third party stands where our server does: it knows all masks, gets nothing that is masked, and must not "
-    "collude with a holder.",
+    "CrypTen's third party stands where our server does, and must not collude with a holder.",
     "- **Fairness.** Theirs is a general product of two shared matrices. Ours wants each block of X known to one "
     "holder and unchanged from step to step.",
     "",

@@ -108,11 +108,8 @@ def section(found: list[SealedFigures]) -> list[str]:
         "",
         "The shipped sealed job of two holders takes 120 steps over [three networks](sealed.md#trials). Every party is "
         "a process.",
-        "",
-        "- `whole`: from the start to the predictions.",
-        f"- `slow`: the same where each party sends {MBIT:g} Mbit/s, round trip {ROUND_TRIP_MS:g} ms.",
-        "- `vertical`: a step of the shipped vertical job.",
-        f"- `PyG`: a step of the pooled plaintext model of width {DIM}.",
+        f"`slow` is the same where each party sends {MBIT:g} Mbit/s, round trip {ROUND_TRIP_MS:g} ms; `vertical` a "
+        f"step of the shipped vertical job; `PyG` one of the pooled plaintext model of width {DIM}.",
         "",
         "| data | whole | slow | step | vertical | PyG | sent | test accuracy |",
         "|---|---|---|---|---|---|---|---|",

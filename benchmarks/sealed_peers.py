@@ -139,10 +139,9 @@ def section(found: PeerRuns) -> list[str]:
         "",
         "Cora, two holders, one run of everything. SPU (SEMI2K, correlated randomness from "
         "the first holder) has no hidden sparse matrices: a hop is a product with all N² places.",
-        "",
-        "`The same network` is ours, hop by hop, with softmax and argmax as SPU has them. Its weights after "
-        f"{1 + _STEPS} steps are within {spu.error:.3f} of those in plaintext. Its {found.steps} steps are counted "
-        f"from the median of {_STEPS}.",
+        f"`The same network` is ours, with softmax and argmax as SPU has them. Its weights after {1 + _STEPS} steps "
+        f"are within {spu.error:.3f} of those in plaintext. Its {found.steps} steps are counted from the median of "
+        f"{_STEPS}.",
         "",
         "| | set-up | step | prediction | whole, or an epoch | to ours | MB, of the holder that sends most |",
         "|---|---|---|---|---|---|---|",

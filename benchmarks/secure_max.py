@@ -44,10 +44,9 @@ SPU_PROTOCOLS = {"SEMI2K": HOLDERS, "ABY3": (3,)}
 SPU_TIMEOUT_S = 3600
 _WITHOUT_SPU = "SPU is left out: `make bench-spu` installs it in an environment of its own, `--spu PYTHON` names one."
 _ABOUT_SPU = [
-    "SPU 0.9.5 ran in the same run, with a process for each party. It opens the same: the maximum to the server and "
-    "its own wins to each holder. But where nobody knows a node the first holder is told that it won. SEMI2K gets its "
-    "randomness from the first holder, which could unmask everything. Under ABY3, for three holders only, any two of "
-    "them together know everything. Ours gets it from the server, and all but one of the holders may collude.",
+    "SPU 0.9.5 ran in the same run, with a process for each party. SEMI2K gets its randomness from the first holder, "
+    "which could unmask everything. Under ABY3, for three holders only, any two of them together know everything. Ours "
+    "gets it from the server, and all but one of the holders may collude.",
 ]
 
 

@@ -47,11 +47,6 @@ class StepFigures:
         """Federation over the pooled PyG model."""
         return self.federated_ms / self.pyg_ms
 
-    @property
-    def sparse_ratio(self) -> float:
-        """Federation over our own pooled model, which multiplies sparse features."""
-        return self.federated_ms / self.pooled_ms
-
 
 class PooledPyG(nn.Module):
     """The same network as a PyG user writes it: dense features, SAGEConv with mean, one hidden layer, output."""

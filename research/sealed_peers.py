@@ -240,7 +240,9 @@ def stacking_table(found: Mapping[str, list[float | None]]) -> list[str]:
 def worlds_table(found: Mapping[str, list[float | None]]) -> list[str]:
     """Markdown: a row for each way, a column for each world of payments."""
     lines = [f"| | {' | '.join(each.name for each in WORLDS)} |", f"|---|{'---:|' * len(WORLDS)}"]
-    for way in (*WAYS, *OTHERS):
+    for way in WAYS:
+        if way == "pooled: apart":
+            continue
         values = [_measured(found, each, way) for each in WORLDS]
         lines.append(f"| {way} | {' | '.join(map(_shown, values))} |")
     return lines
