@@ -40,7 +40,7 @@ TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: docs notebooks help demo demo-network install-locked lock sbom dist test suite nightly goldens lint format bench bench-spu bench-peers bench-scale bench-sealed bench-averaging spu reproduce clean
+.PHONY: docs docs-lint notebooks help demo demo-network install-locked lock sbom dist test suite nightly goldens lint format bench bench-spu bench-peers bench-scale bench-sealed bench-averaging spu reproduce clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ docs: $(INSTALLED) $(DOCS_INSTALLED) ## write again what is made of the code, an
 
 notebooks: $(INSTALLED) $(DOCS_INSTALLED) ## run the notebooks and store what their cells show; about a minute
 	@$(DOCS_VENV)/bin/python -m docs.notebooks
+
+docs-lint: $(INSTALLED) ## the text of the documentation: length, readers, terms; make test checks it too
+	@$(BIN)/python -m docs.lint
 
 lint: $(INSTALLED) ## format, lint, types, import floors; changes nothing
 	@$(BIN)/ruff format --check --quiet . || { echo "run make format" >&2; exit 1; }

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import combine, critical_path, limbs, local_noise, memory, peers, product, secure_max, step
+from docs.pages import find_page
 
 STEP_DATASETS = ("cora", "citeseer", "pubmed")
 PRODUCT_DATASETS = ("cora", "citeseer", "pubmed")
@@ -18,7 +19,7 @@ PRODUCT_DATASETS = ("cora", "citeseer", "pubmed")
 def main() -> None:
     """Measures everything and writes the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks.md"))
+    parser.add_argument("--out", type=Path, default=find_page("benchmarks.md"))
     out = parser.parse_args().out
     lines = [
         "# Benchmarks",

@@ -26,6 +26,7 @@ from benchmarks.graphs import random_parties
 from benchmarks.memory import CLASSES, EDGES, FEATURES, NODES
 from benchmarks.proxy import Proxy
 from benchmarks.wires import LINK, installed
+from docs.pages import find_page
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.demo import LocalNetwork, free_port, local_network
 from veilgraph.deploy.kit import PROXY_VARIABLE
@@ -181,7 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--kept", type=Path, help="figures so far, a line of JSON each; the page has these, too")
-    parser.add_argument("--out", type=Path, default=Path("docs/engine-benchmarks.md"))
+    parser.add_argument("--out", type=Path, default=find_page("engine-benchmarks.md"))
     given = parser.parse_args()
     found: dict[str, EngineFigures] = {}
     if given.kept is not None and given.kept.exists():

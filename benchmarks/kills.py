@@ -32,6 +32,7 @@ import yaml
 from torch import Tensor
 
 from benchmarks.proxy import Proxy
+from docs.pages import find_page
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.tensor_file import load_tensors
 from veilgraph.core.types import SERVER
@@ -398,7 +399,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kills", description=__doc__)
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("docs/kills.md"))
+    parser.add_argument("--out", type=Path, default=find_page("kills.md"))
     parser.add_argument("--lines", type=Path, help="outcomes, a line of JSON each: those here are not played again")
     given = parser.parse_args()
     outcomes: list[Outcome] = []

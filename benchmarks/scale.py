@@ -1,7 +1,7 @@
 """Graphs from ten thousand to five million nodes, two holders on one machine: seconds and memory of an epoch.
 
-``python -m benchmarks.scale [--nodes N ...] [--out docs]`` makes each graph from a seed, trains one epoch in batches
-with all parties in threads of one fresh process, and writes ``scale.json`` and ``scale.svg``.
+``python -m benchmarks.scale [--nodes N ...] [--out docs/figures]`` makes each graph from a seed, trains one epoch in
+batches with all parties in threads of one fresh process, and writes ``scale.json`` and ``scale.svg``.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from docs.pages import FIGURES
 from veilgraph.graph.dataset import load_parties
 from veilgraph.graph.party import save_party
 from veilgraph.protocol.job import JobSettings
@@ -29,7 +30,7 @@ class Sizes:
 
     Attributes:
         module: ``python -m`` of the benchmark.
-        file: name of its files in ``docs``, without suffix.
+        file: name of its files in ``docs/figures``, without suffix.
         nodes: of the graphs, where nothing else is asked for.
         features: F of both holders together.
         mean_degree: of the graphs.
@@ -57,7 +58,7 @@ class Sizes:
             return
         parser = argparse.ArgumentParser(prog=f"python -m {self.module}")
         parser.add_argument("--nodes", type=int, nargs="*", default=list(self.nodes))
-        parser.add_argument("--out", type=Path, default=Path("docs"))
+        parser.add_argument("--out", type=Path, default=FIGURES)
         asked = parser.parse_args()
         figures = []
         for nodes in asked.nodes:

@@ -2,9 +2,9 @@
 
 Three banks, the dealer and the launcher are processes on this machine, every message sealed between its ends. Accounts
 and payments are drawn from a seed, ten payments an account, some accounts with very many: a linear model of holders'
-columns and these after two hops, 50 steps of 2,048 rows. Writes ``union-scale.json`` in ``docs``, and what a plan
-foresees beside what was measured. Sizes are ``NODESxCOLUMNS``. With ``--defaults`` jobs have the default networks and
-steps, and nothing is written.
+columns and these after two hops, 50 steps of 2,048 rows. Writes ``union-scale.json`` in ``docs/figures``, and what a
+plan foresees beside what was measured. Sizes are ``NODESxCOLUMNS``. With ``--defaults`` jobs have the default networks
+and steps, and nothing is written.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import torch
 from torch_geometric.data import Data
 
 from benchmarks.wires import LINK, installed
+from docs.pages import FIGURES
 from veilgraph.core.types import SERVER
 from veilgraph.graph.partition import POOLED, split_at_home
 from veilgraph.graph.party import PartyGraph, load_party, load_party_ids, pairs_once, save_party
@@ -139,7 +140,7 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks.union_scale", description=__doc__)
     parser.add_argument("--sizes", nargs="*", default=list(SIZES))
-    parser.add_argument("--out", type=Path, default=Path("docs"))
+    parser.add_argument("--out", type=Path, default=FIGURES)
     parser.add_argument("--defaults", action="store_true")
     asked = parser.parse_args()
     figures = []

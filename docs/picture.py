@@ -15,8 +15,10 @@ from typing import Final
 
 import grimp
 
+from docs.pages import figure_path
+
 ROOT: Final = Path(__file__).parents[1]
-PICTURE: Final = ROOT / "docs" / "architecture.svg"
+PICTURE: Final = figure_path("architecture.svg")
 _PACKAGE: Final = "veilgraph"
 
 _WIDTH, _HEIGHT, _ACROSS, _DOWN, _MARGIN = 350, 56, 60, 26, 40

@@ -1,25 +1,28 @@
 """Writes settings.md: every key of a job file, a party file and a project file, from the models that read them.
 
-Run it with ``make docs``.
+Rows that several paradigms or groups share stand once. Run it with ``make docs``.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import getclosurevars
 from pathlib import Path
-from typing import Any, Final, get_args, get_origin
+from typing import Any, Final, NamedTuple, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel
 from pydantic.fields import FieldInfo
 from veilgraph_averaging.tasks import TaskSettings
-from veilgraph_embeddings.method import METHODS, MethodSettings
 from veilgraph_embeddings.settings import EmbedJob
 from veilgraph_trajectories.settings import TrajectoriesSettings
 from veilgraph_trajectories.task import TrajectoriesTaskSettings
 
+from docs.pages import find_page
 from veilgraph.core.settings import Registry, meanings
+from veilgraph.core.text import listed
 from veilgraph.deploy.project import ProjectSettings
 from veilgraph.graph.settings import DATASETS, DESCRIBED
 from veilgraph.protocol.job import JobSettings
@@ -27,71 +30,114 @@ from veilgraph.protocol.job_file import JOBS
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.party_settings import PartySettings
 
-PAGE: Final = Path(__file__).parent / "settings.md"
+PAGE: Final = find_page("settings.md")
 _HEAD: Final = """# Settings
 
-Every key of every file, written from the code by `make docs`. Unknown keys are refused; keys left out have their
-defaults, of a job those that its [preset](presets.md) chooses in place of these, and the `job.yaml` of a run has all of
-them spelled out. `[]` is a list, of which every element has the keys. From Python `vg.Job(...)` takes the keys of a
-job.
-"""
-_JOB: Final = "One file, the same at every party."
-_LISTED: Final = 14
-"""So many values are listed; of more, that there are others to choose from."""
+For anyone who writes a job, a party file or a project file: all keys, written from the code by `make docs`. Unknown
+keys are refused. A key that is left out has its default, or what the job's [preset](../guides/presets.md) chooses. The
+`job.yaml` of a run has all keys. From Python, `vg.Job(...)` takes the keys of a job.
 
-Line = tuple[str, str, str, str]
+`[]` is a list; each of its elements has the keys. *1–16* includes both ends, *[0, 1)* only the first; a default without
+a point takes integers only. Keys without a default may be null, and are if left out. *…*: packages may add values.
+"""
+_LISTED: Final = 14
+"""Most values that are listed."""
+_ALIKE: Final = 2
+"""Fewest rows that groups have in common to have them in one table."""
+_OWN: Final = 5
+"""Fewest rows of a group that has a table of its own; others are in the first table of their section."""
+
+
+class Row(NamedTuple):
+    """A key of a group (dotted, empty for none), and what the page says of it."""
+
+    group: str
+    name: str
+    values: str
+    meaning: str
 
 
 def page() -> str:
-    """The whole page."""
-    parts = [_HEAD, "## A job\n", _JOB, *_tables(JobSettings, frozenset({"paradigm"}), head=_paradigm())]
-    for name, kind in JOBS.items():
-        own = {key for key in kind.model_fields if key not in JobSettings.model_fields}
-        parts += [f"## A job of paradigm `{name}`\n", f"{PARADIGMS[name].title.partition(': ')[2].capitalize()}."]
-        parts += _tables(kind, frozenset(kind.model_fields) - own)
-    parts += ["## An embedding job\n", "For `veilgraph embed` ([embeddings.md](embeddings.md)).", *_tables(EmbedJob)]
-    for name in METHODS.own:
-        settings = METHODS[name].settings
-        if not issubclass(type(EmbedJob.model_fields["method"].default), settings):
-            head = f"### `method`, where its name is `{name}`\n"
-            parts += [head, *_tables(settings, frozenset(MethodSettings.model_fields))]
+    """Return the whole page."""
+    parts = [_HEAD, "## A job\n", *_tables([_paradigm(), *_rows(JobSettings, frozenset({"paradigm"}))])]
+    for names, rows in _shared({name: _own(kind) for name, kind in JOBS.items()}).items():
+        parts += [f"## A job of paradigm {' or '.join(f'`{name}`' for name in names)}\n"]
+        parts += [f"{PARADIGMS[names[0]].title.partition(': ')[2].capitalize()}.\n"] if len(names) == 1 else []
+        parts += _tables(rows)
+    parts += ["## An embedding job\n", "For `veilgraph embed` ([guide](../guides/embeddings.md)).\n"]
+    parts += _tables(_rows(EmbedJob))
     parts += [
         "## Data sets that are made\n",
-        "Of `veilgraph-datasets` ([organisations.md](organisations.md#data-sets)).",
+        "From `veilgraph-datasets` ([guide](../guides/organisations.md#data-sets)).\n",
     ]
-    for name, key in DESCRIBED.items():
-        parts += [f"### `data.{key}`, where `data.dataset` is `{name}`\n", *_tables(DATASETS[name].settings)]
-    parts += ["## Trajectories\n", "Of `veilgraph-trajectories` ([trajectories.md](trajectories.md))."]
-    parts += ["### `averaging.task`, where its name is `trajectories`\n"]
-    parts += _tables(TrajectoriesTaskSettings, frozenset(TaskSettings.model_fields))
-    parts += ["### `data.made`, where `data.dataset` is `trajectories`\n", *_tables(TrajectoriesSettings)]
-    parts += ["## A party file\n", "One organisation's own; [tables.md](tables.md) explains it."]
-    parts += _tables(PartySettings)
-    parts += ["## A project file\n", "Who takes part across organisations ([deployment.md](deployment.md))."]
-    parts += _tables(ProjectSettings)
+    parts += _tables(
+        [row for name, key in DESCRIBED.items() for row in _rows(DATASETS[name].settings, at=f"data.{key}")]
+    )
+    parts += ["## Trajectories\n", "From `veilgraph-trajectories` ([guide](../guides/trajectories.md)).\n"]
+    task = _rows(TrajectoriesTaskSettings, frozenset(TaskSettings.model_fields), at="averaging.task")
+    parts += _tables([*task, *_rows(TrajectoriesSettings, at="data.made")])
+    parts += ["## A party file\n", "Each party has its own ([guide](../guides/tables.md)).\n"]
+    parts += _tables(_rows(PartySettings))
+    parts += ["## A project file\n", "The participants across organisations ([guide](../guides/deployment.md)).\n"]
+    parts += _tables(_rows(ProjectSettings))
     return "\n".join(parts)
 
 
-def _paradigm() -> list[Line]:
-    return [("`paradigm`", _choices(JOBS), '`"vertical"`', "how the parties train together")]
+def _own(kind: type[JobSettings]) -> list[Row]:
+    return _rows(kind, frozenset(JobSettings.model_fields))
 
 
-def _tables(model: type[BaseModel], without: frozenset[str] = frozenset(), head: list[Line] | None = None) -> list[str]:
-    """A table of what is no group, then one for each group, with dotted keys."""
-    found: dict[str, list[Line]] = {"": head or []}
-    for group, line in _lines(model, "", without):
-        found.setdefault(group, []).append(line)
-    return [_table(group, lines) for group, lines in found.items() if lines]
+def _paradigm() -> Row:
+    return Row("", "paradigm", f"{_choices(JOBS)} (`vertical`)", "how the parties train together")
 
 
-def _table(group: str, lines: list[Line]) -> str:
-    rows = [("key", "values", "default", "meaning"), ("---",) * 4, *lines]
-    heading = f"### `{group}`\n\n" if group else ""
-    return "\n" + heading + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+def _shared(jobs: Mapping[str, Sequence[Row]]) -> dict[tuple[str, ...], list[Row]]:
+    """Return each row once, under the paradigms that have it."""
+    users: dict[Row, list[str]] = {}
+    for name, rows in jobs.items():
+        for row in rows:
+            users.setdefault(row, []).append(name)
+    found: dict[tuple[str, ...], list[Row]] = {}
+    for row, names in users.items():
+        found.setdefault(tuple(names), []).append(row)
+    return dict(sorted(found.items(), key=lambda item: -len(item[0])))
 
 
-def _lines(model: type[BaseModel], prefix: str, without: frozenset[str]) -> Iterator[tuple[str, Line]]:
-    """(group, line) of every setting, of those in groups after the group itself."""
+def _tables(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a table of the keys in no group, one for each group with those in it, and of what groups have in common."""
+    places: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        places.setdefault(row[1:], []).append(row.group)
+    alike = Counter(map(tuple, places.values()))
+    common = {names for names, times in alike.items() if times >= _ALIKE and len({*names}) > 1}
+    sizes = Counter(row.group.partition(".")[0] for row in rows if tuple(places[row[1:]]) not in common)
+    found: dict[str, list[Row]] = {"": []}
+    for row in rows:
+        names, top = tuple(places[row[1:]]), row.group.partition(".")[0]
+        if names not in common:
+            found.setdefault(f"`{top}`" if top and sizes[top] >= _OWN else "", []).append(row)
+        elif row.group == names[0]:
+            found.setdefault(listed([f"`{name}`" for name in names]), []).append(row._replace(group=""))
+    tables = {heading: inside for heading, inside in found.items() if inside}
+    for heading, inside in tables.items():
+        if heading and len(tables) > 1:
+            yield f"### {heading}\n"
+        yield _table(inside)
+
+
+def _table(rows: Sequence[Row]) -> str:
+    lines = ["| key | values (default) | meaning |", "|---|---|---|"]
+    for group, name, *cells in rows:
+        lines.append(f"| `{group and group + '.'}{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _rows(model: type[BaseModel], without: frozenset[str] = frozenset(), at: str = "") -> list[Row]:
+    return list(_lines(model, at, without))
+
+
+def _lines(model: type[BaseModel], group: str, without: frozenset[str]) -> Iterator[Row]:
+    """Yield a row for each setting, and for those in groups after the group itself."""
     schema, meant = model.model_json_schema(), meanings(model)
     groups = []
     for name, field in model.model_fields.items():
@@ -102,42 +148,44 @@ def _lines(model: type[BaseModel], prefix: str, without: frozenset[str]) -> Iter
         if inner is not None and not _may_be_left_out(field):
             groups.append((name, inner))
             continue
-        values = "a group, or null" if inner is not None else _values(field, schema["properties"][name], schema)
-        yield prefix, (f"`{prefix and prefix + '.'}{name}`", values, _default(field), meaning)
+        values = "group" if inner is not None else _values(field, schema["properties"][name], schema)
+        yield Row(group, name, values + _default(field), meaning)
         if inner is not None:
             groups.append((name, inner))
     for name, inner in groups:
         field = model.model_fields[name]
-        listed = "[]" if get_origin(field.annotation) is tuple else ""
-        group = f"{prefix and prefix + '.'}{name}{listed}"
+        dotted = f"{group and group + '.'}{name}{'[]' if get_origin(field.annotation) is tuple else ''}"
         if isinstance(field.discriminator, str):
-            yield from _kinds(get_args(field.annotation), field.discriminator, group)
+            yield from _kinds(get_args(field.annotation), field.discriminator, dotted)
         else:
-            yield from _lines(inner, group, frozenset())
-            yield from _of_parts(inner, group)
+            yield from _lines(inner, dotted, frozenset())
+            yield from _of_parts(inner, dotted)
 
 
-def _of_parts(model: type[BaseModel], group: str) -> Iterator[tuple[str, Line]]:
-    """What parts that a setting names have of settings beside those of all."""
+def _of_parts(model: type[BaseModel], group: str) -> Iterator[Row]:
+    """Yield what parts that a setting names have of settings beside those of all."""
     for field in model.model_fields.values():
         parts = _parts(field)
         for name in () if parts is None else parts.own:
             own = getattr(parts and parts[name], "settings", None)
             if isinstance(own, type) and issubclass(own, BaseModel):
-                for _, (key, values, default, said) in _lines(own, group, frozenset(model.model_fields)):
-                    yield group, (key, values, default, f"{name}: {said}")
+                for row in _lines(own, group, frozenset(model.model_fields)):
+                    yield row._replace(meaning=f"{name}: {row.meaning}")
 
 
-def _kinds(kinds: Sequence[type[BaseModel]], named_by: str, group: str) -> Iterator[tuple[str, Line]]:
-    """Settings that are of one of several kinds: the name, then what each of them has."""
+def _kinds(kinds: Sequence[type[BaseModel]], named_by: str, group: str) -> Iterator[Row]:
+    """Yield settings that are of one of several kinds: the name, then what the kinds have, with their names."""
     named = [kind.model_fields[named_by] for kind in kinds]
     names = [str(field.default) for field in named]
     told = (field.description or meanings(kind).get(named_by) for kind, field in zip(kinds, named, strict=True))
-    meaning = next(filter(None, told))
-    yield group, (f"`{group}.{named_by}`", ", ".join(f"`{name}`" for name in names), _default(named[0]), meaning)
+    choices = ", ".join(f"`{name}`" for name in names)
+    yield Row(group, named_by, choices + _default(named[0]), next(filter(None, told)))
+    of: dict[Row, list[str]] = {}
     for name, kind in zip(names, kinds, strict=True):
-        for _, (key, values, default, said) in _lines(kind, group, frozenset({named_by})):
-            yield group, (key, values, default, f"{name}: {said}")
+        for row in _lines(kind, group, frozenset({named_by})):
+            of.setdefault(row, []).append(name)
+    for row, users in of.items():
+        yield row._replace(meaning=f"{', '.join(users)}: {row.meaning}")
 
 
 def _group(field: FieldInfo) -> type[BaseModel] | None:
@@ -153,15 +201,21 @@ def _may_be_left_out(field: FieldInfo) -> bool:
 
 
 def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return "needed"
     value = field.get_default(call_default_factory=True)
-    return f"`{json.dumps(value, default=str, ensure_ascii=False)}`"
+    if field.is_required():
+        return " (needed)"
+    if value is None:
+        return ""
+    text = str(value) if isinstance(value, str | Path) and value else json.dumps(value, default=str, ensure_ascii=False)
+    return f" (`{text}`)"
 
 
 def _values(field: FieldInfo, said: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     parts = _parts(field)
-    return _words(said, schema) if parts is None else _choices(parts)
+    words = _words(said, schema) if parts is None else _choices(parts)
+    if isinstance(field.default, int | float) and " or " not in words:
+        words = re.sub(r"^(integer|number) (?=.)", "", words)
+    return f"{words} or null" if _may_be_left_out(field) and field.default is not None else words
 
 
 def _parts(field: FieldInfo) -> Registry[Any] | None:
@@ -175,7 +229,7 @@ def _parts(field: FieldInfo) -> Registry[Any] | None:
 
 
 def _choices(parts: Registry[Any]) -> str:
-    return ", ".join(f"`{name}`" for name in parts.own) + "; or another package's"
+    return ", ".join(f"`{name}`" for name in parts.own) + ", …"
 
 
 def _words(said: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
@@ -183,9 +237,10 @@ def _words(said: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     if "$ref" in said:
         return _words(schema["$defs"][said["$ref"].rpartition("/")[2]], schema)
     if "anyOf" in said or "oneOf" in said:
-        return " or ".join(dict.fromkeys(_words(each, schema) for each in said.get("anyOf") or said["oneOf"]))
+        found = dict.fromkeys(_words(each, schema) for each in said.get("anyOf") or said["oneOf"])
+        return " or ".join(each for each in found if each != "null" or len(found) == 1)
     if "const" in said:
-        return f"`{said['const']}`"
+        return f"`{json.dumps(said['const']).strip(chr(34))}`"
     if "enum" in said:
         return ", ".join(f"`{each}`" for each in said["enum"][:_LISTED]) + (
             ", …" if len(said["enum"]) > _LISTED else ""
@@ -194,21 +249,24 @@ def _words(said: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     items = said.get("items", {})
     lists = f"list of {_words(items, schema)}" if items else f"list of {len(said.get('prefixItems', []))}"
     text = "path" if said.get("format") == "path" else "text"
-    numbers = {"integer": "whole number", "number": "number"}
-    words = {**numbers, "array": lists, "object": "mapping", "boolean": "true, false", "null": "null", "string": text}
-    return words[kind] + (_bounds(said) if kind in numbers else "")
+    if kind in ("integer", "number"):
+        return kind + _bounds(said)
+    return {"array": lists, "object": "mapping", "boolean": "true/false", "null": "null", "string": text}[kind]
 
 
 def _bounds(said: Mapping[str, Any]) -> str:
-    low, above = said.get("minimum"), said.get("exclusiveMinimum")
-    high, below = said.get("maximum"), said.get("exclusiveMaximum")
-    found = [f"from {low:,}"] if low is not None else [f"above {above:g}"] if above is not None else []
-    found += [f"to {high:,}"] if high is not None else [f"below {_plain(below)}"] if below is not None else []
-    return f" {' '.join(found)}" if found else ""
+    low, high = (said.get(each) for each in ("minimum", "maximum"))
+    above, below = (said.get(f"exclusive{each}") for each in ("Minimum", "Maximum"))
+    if high is None and below is None:
+        return f" ≥{_plain(low)}" if low is not None else f" >{_plain(above)}" if above is not None else ""
+    if above is None and below is None:
+        return f" {_plain(low)}–{_plain(high)}"
+    start = f"[{_plain(low)}" if above is None else f"({_plain(above)}"
+    return f" {start}, {_plain(below)})" if high is None else f" {start}, {_plain(high)}]"
 
 
-def _plain(number: float) -> str:
-    return f"2^{number.bit_length() - 1}" if isinstance(number, int) and number > 1e15 else f"{number:g}"
+def _plain(number: float | None) -> str:
+    return f"2^{number.bit_length() - 1}" if isinstance(number, int) and number > 1e15 else f"{number:,}"
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ built to two rules: every page is there, and none fetches anything from elsewher
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -15,14 +16,15 @@ from pathlib import Path
 from typing import Final
 
 import veilgraph
+from docs.pages import DOCS, FIGURES, all_pages
 from veilgraph.protocol.job_file import SCHEMAS
 
 ROOT: Final = Path(__file__).parents[1]
 PAGES: Final = ROOT / "build" / "pages"
 SITE: Final = ROOT / "build" / "site"
 _BESIDE: Final = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
-_OWN: Final = "package.md"
-"""What an index shows, which says the same as the README."""
+_OWN: Final = ("package.md", "README.md")
+"""What an index of packages shows, and the list of the folders: the site has the README and its navigation."""
 _STYLE: Final = """.md-grid { max-width: 76rem; }
 .md-typeset table:not([class]) { font-size: 0.68rem; }
 .md-typeset pre > code { font-size: 0.66rem; }
@@ -35,16 +37,30 @@ _FETCHED: Final = re.compile(
 _IMPORTED: Final = re.compile(r"""url\(\s*["']?((?:https?:)?//[^"')]+)|@import\s+["']((?:https?:)?//[^"']+)""")
 
 
-def page(text: str, *, above: bool) -> str:
-    """A page as the site has it.
+def staged_text(text: str, source: Path) -> str:
+    """Return a page as the site has it: lists as Python-Markdown knows them, and links to where the site has files.
 
     Args:
         text: as it is in the repository.
-        above: it is in the repository's root, not in docs.
+        source: its path there.
     """
-    text = text.replace("](../docs/", "](@").replace("](docs/" if above else "](../", "](").replace("](@", "](../")
-    text = text.replace("](README.md", "](index.md").replace("](jobs)", "](jobs.md)")
-    return _with_lists(text)
+
+    def link(found: re.Match[str]) -> str:
+        target = Path(os.path.normpath(source.parent / found[1]))
+        if not target.exists():  # code, such as x[0](y)
+            return found[0]
+        return f"]({Path(os.path.relpath(staged_path(target), staged_path(source).parent)).as_posix()}{found[2]}"
+
+    return _with_lists(re.sub(r"\]\(([^)#:\s]+)([)#])", link, text))
+
+
+def staged_path(path: Path) -> Path:
+    """Return where the site has a file of the repository: pages and figures side by side, all else as it is there."""
+    if path == ROOT / "README.md":
+        return PAGES / "index.md"
+    if path == ROOT / "jobs":
+        return PAGES / "jobs.md"
+    return PAGES / (path.name if DOCS in path.parents else path.relative_to(ROOT))
 
 
 def _with_lists(text: str) -> str:
@@ -78,13 +94,13 @@ def stage(pages: Path = PAGES) -> None:
     """Writes everything that mkdocs builds the site of."""
     shutil.rmtree(pages, ignore_errors=True)
     pages.mkdir(parents=True)
-    for path in sorted((ROOT / "docs").glob("*.md")):
-        if path.name != _OWN:
+    for path in all_pages():
+        if path.name not in _OWN:
             _write(path, pages / path.name)
     _write(ROOT / "README.md", pages / "index.md")
     for name in _BESIDE:
         _write(ROOT / name, pages / name)
-    for path in (*(ROOT / "docs").glob("*.svg"), *(ROOT / "docs").glob("*.json"), ROOT / "LICENSE"):
+    for path in (*FIGURES.iterdir(), ROOT / "LICENSE"):
         shutil.copy(path, pages / path.name)
     shutil.copytree(ROOT / "jobs", pages / "jobs")
     shutil.copytree(ROOT / "deploy", pages / "deploy")
@@ -97,7 +113,7 @@ def stage(pages: Path = PAGES) -> None:
 
 
 def _write(source: Path, target: Path) -> None:
-    target.write_text(page(source.read_text(encoding="utf-8"), above=source.parent == ROOT), encoding="utf-8")
+    target.write_text(staged_text(source.read_text(encoding="utf-8"), source), encoding="utf-8")
 
 
 def faults(site: Path, pages: Path) -> list[str]:

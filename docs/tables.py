@@ -1,16 +1,15 @@
 """Writes the table of protocol.md and the lists of threat-model.md that say what is sent, from all paradigms' rows.
 
-Each lies between two comments that name it and end it. Marks of claims (claims.md) behind its lines stay there.
-Run it with ``make docs``.
+Each lies between two comments that name it and end it. Run it with ``make docs``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
+from docs.pages import find_page
 from veilgraph.core.text import listed
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.messages import MORE_HOLDERS, TWO_HOLDERS, Condition, MessageSpec, Revelation, all_revelations
@@ -18,10 +17,6 @@ from veilgraph.protocol.paradigm import PARADIGMS
 
 Line = tuple[str, ...]
 Facts = tuple[Condition[Any], ...]
-FOLDER: Final = Path(__file__).parent
-_MARKS: Final = re.compile(r"(?: <!-- claim: [a-z0-9-]+ -->)+")
-_KEY: Final = 4
-"""So many of a line's cells tell it from all others; marks stay with them."""
 _LONG: Final = 40
 """Of so many words a statement's parts have a line each."""
 _FIRST: Final = "0, 0"
@@ -74,28 +69,13 @@ TABLES: Final[Mapping[str, Mapping[str, Callable[[], Iterator[str]]]]] = {
 
 
 def renewed(page: str) -> str:
-    """A page with the tables as the rows have them."""
-    text = (FOLDER / page).read_text(encoding="utf-8")
+    """Return a page with the tables as the rows have them."""
+    text = find_page(page).read_text(encoding="utf-8")
     for name, lines in TABLES[page].items():
         before, start, rest = text.partition(f"<!-- table: {name} -->\n")
-        old, end, after = rest.partition("<!-- end of the table -->\n")
-        marks = {key: found[0] for key, line in _keyed(old.splitlines()) if (found := _MARKS.search(line))}
-        new = (_marked(line, marks[key]) if key in marks else line for key, line in _keyed(lines()))
-        text = "".join((before, start, "\n", *(f"{line}\n" for line in new), end, after))
+        _, end, after = rest.partition("<!-- end of the table -->\n")
+        text = "".join((before, start, "\n", *(f"{line}\n" for line in lines()), end, after))
     return text
-
-
-def _keyed(lines: Iterable[str]) -> Iterator[tuple[Line, str]]:
-    """Lines with what tells each from all others: the jobs above it, and its first cells or what is before a colon."""
-    jobs = ""
-    for line in lines:
-        jobs = line if line.startswith("**") else jobs
-        bare = _MARKS.sub("", line)
-        yield (jobs, *(bare.split(": ")[:1] if bare.startswith("-") else bare.split(" | ")[:_KEY])), line
-
-
-def _marked(line: str, marks: str) -> str:
-    return f"{line[:-2]}{marks} |" if line.startswith("|") else f"{line}{marks}"
 
 
 def _groups() -> dict[str, list[MessageSpec[Any]]]:
@@ -259,7 +239,7 @@ def _list(heading: str, items: Iterable[str]) -> Iterator[str]:
 def main() -> None:
     """Writes all pages."""
     for page in TABLES:
-        (FOLDER / page).write_text(renewed(page), encoding="utf-8")
+        find_page(page).write_text(renewed(page), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import torch
 
+from docs.pages import figure_path, find_page
 from research.canaries.game import Bound, Game, in_one_run, repeated
 from research.canaries.gradients import Gradients
 from research.canaries.hops import Opinions
@@ -24,9 +24,8 @@ from research.canaries.nodes import Features, GaussianFeatures, Labels
 from research.canaries.votes import Votes
 from research.figures import Figures
 
-DOCS: Final = Path(__file__).parent.parent / "docs"
-FIGURES: Final = DOCS / "canaries.json"
-PAGE: Final = DOCS / "canaries.md"
+FIGURES: Final = figure_path("canaries.json")
+PAGE: Final = find_page("canaries.md")
 BEGIN: Final = "## What was measured\n"
 END: Final = "\n## How"
 EPSILONS: Final = (1.0, 4.0)

@@ -1,4 +1,4 @@
-"""GAP with all data in one place, and its control at an ε of next to nothing, beside sealed jobs: docs/gap.md.
+"""GAP with all data pooled, its control at an ε of next to nothing, and sealed jobs: docs/gap.md.
 
 ``python -m research.gap_beside --seeds 10`` measures what ``docs/gap.json`` lacks, and goes on where it was cut off;
 ``--sets cora`` that alone; ``--write`` puts the table into the page, whose figures of sealed jobs are of
@@ -12,11 +12,11 @@ import argparse
 import math
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import torch
 
+from docs.pages import figure_path, find_page
 from research import sealed_privacy
 from research.figures import Figures, shown
 from research.gap import gap_logits
@@ -28,9 +28,8 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.paradigm import paradigm_of
 
-DOCS: Final = Path(__file__).parent.parent / "docs"
-FIGURES: Final = DOCS / "gap.json"
-PAGE: Final = DOCS / "gap.md"
+FIGURES: Final = figure_path("gap.json")
+PAGE: Final = find_page("gap.md")
 BEGIN: Final = "## What was measured\n"
 END: Final = "\n## How"
 CONTROL: Final = 1e-4

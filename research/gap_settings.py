@@ -1,4 +1,4 @@
-"""Which settings serve GAP best on each set, at each level and ε: those that it is measured with in docs/gap.md.
+"""The best settings of GAP for each data set, level and ε, with which docs/gap.md measures it.
 
 ``python -m research.gap_settings`` measures what ``docs/gap-settings.json`` lacks, and goes on where it was cut off;
 ``--sets cora --levels node --seeds 1`` that alone. The best of the grid is taken by test figures of up to two seeds,
@@ -13,13 +13,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from docs.pages import figure_path
 from research.figures import Figures
 from research.gap import Gap, classified, encoded
 from research.gap_sets import LEVELS, SETS, Set, bounded, job_of
@@ -29,7 +29,7 @@ from veilgraph.privacy.settings import fitting_delta
 from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.paradigm import paradigm_of
 
-SETTINGS: Final = Path(__file__).parent.parent / "docs" / "gap-settings.json"
+SETTINGS: Final = figure_path("gap-settings.json")
 SEEDS: Final = 2
 EPSILONS: Final = (1.0, 4.0, 16.0, math.inf)
 """Those that settings are chosen at; 2 has those of 4, 8 those of 16, and without noise level node those of edge."""

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from veilgraph_averaging.settings import AveragingJob, averaging
 from veilgraph_averaging.twin import alone as alone_averaging
 from veilgraph_testing.vertical import PerturbedNetwork
 
+from docs.pages import figure_path
 from research.figures import Figures, shown
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.graph.dataset import load_parts
@@ -46,7 +46,7 @@ FIRST_SEED: Final = 10
 JOINT, ALONE = "joint", "A alone"
 HORIZONTAL, OWN = "horizontal", "horizontal, each alone"
 AVERAGING, HOME = "averaging", "averaging, each alone"
-FIGURES: Final = Path(__file__).parent.parent / "docs" / "label-privacy.json"
+FIGURES: Final = figure_path("label-privacy.json")
 
 
 def job(dataset: str, seed: int, epsilon: float | None) -> JobSettings:

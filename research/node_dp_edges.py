@@ -1,4 +1,4 @@
-"""Jobs of paradigm node-dp with noise on the learner's edges: accuracy at several ε, on Cora: docs/node-dp.md.
+"""Accuracy of node-dp jobs on Cora with noise on the learner's edges, at several ε: docs/node-dp.md.
 
 ``python -m research.node_dp_edges --seeds 3`` measures what ``docs/node-dp-edges.json`` lacks, in whole jobs of two
 parties; ``--write`` puts it into the page.
@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import torch
 
+from docs.pages import figure_path, find_page
 from research.figures import Figures, shown
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import train
 
-DOCS: Final = Path(__file__).parent.parent / "docs"
-FIGURES: Final = DOCS / "node-dp-edges.json"
-PAGE: Final = DOCS / "node-dp.md"
+FIGURES: Final = figure_path("node-dp-edges.json")
+PAGE: Final = find_page("node-dp.md")
 BEGIN: Final = "### What it reaches\n"
 END: Final = "\n## What ε protects"
 EPSILONS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)

@@ -1,4 +1,4 @@
-"""Jobs of paradigm node-dp over fixed and chosen numbers of hops, beside the learner's own data alone: docs/node-dp.md.
+"""Accuracy of node-dp jobs with fixed and chosen hops, and of the learner alone: docs/node-dp.md.
 
 ``python -m research.node_dp_hops --seeds 3`` measures what ``docs/node-dp-hops.json`` lacks: fixed hops in plaintext,
 chosen ones in whole jobs of two parties; ``--write`` puts it into the page.
@@ -15,15 +15,15 @@ from typing import Any, Final
 import torch
 from veilgraph_node_dp.settings import TRIED
 
+from docs.pages import figure_path, find_page
 from research.figures import Figures, shown
 from research.local import train_local
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import train
 
-DOCS: Final = Path(__file__).parent.parent / "docs"
-FIGURES: Final = DOCS / "node-dp-hops.json"
-PAGE: Final = DOCS / "node-dp.md"
+FIGURES: Final = figure_path("node-dp-hops.json")
+PAGE: Final = find_page("node-dp.md")
 BEGIN: Final = "### Which K, and whether features add anything\n"
 END: Final = "\n## Private labels"
 SETS: Final[dict[str, list[float] | None]] = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import networkx as nx  # type: ignore[import-untyped]
@@ -21,6 +20,7 @@ from veilgraph_averaging import twin as averaging_baselines
 from veilgraph_averaging.plain import PlainAveraging
 from veilgraph_averaging.settings import AveragingJob, averaging
 
+from docs.pages import figure_path
 from veilgraph.core.files import write_whole
 from veilgraph.graph.features import scale_together
 from veilgraph.graph.partition import HorizontalPart, split_by_label, split_by_nodes
@@ -32,7 +32,7 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Judgement
 from veilgraph.protocol.plain_fitting import PlainResult, fit
 
-PAGE: Final = Path("docs/own-nodes.json")
+PAGE: Final = figure_path("own-nodes.json")
 PARTS: Final = ("random", "classes", "communities")
 NOTHING: Final = lambda _: None  # noqa: E731
 

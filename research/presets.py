@@ -1,4 +1,4 @@
-"""What ``preset: auto`` reaches without tuning, beside ``paper``, tuned jobs and staying at home: docs/presets.md.
+"""Accuracy of ``preset: auto`` beside ``paper``, tuned jobs and each holder alone: docs/presets.md.
 
 ``python -m research.presets --seeds 5 --trials 30`` measures what ``docs/presets.json`` lacks, and goes on where it was
 cut off; ``--sets digits,cora`` that alone; ``--write`` puts the table into the page.
@@ -24,6 +24,7 @@ from veilgraph_tuning.space import Options, Space, Span, Value
 from veilgraph_tuning.spaces import space_of as paradigm_space
 from veilgraph_tuning.trials import Trial
 
+from docs.pages import figure_path, find_page
 from veilgraph import __version__
 from veilgraph.comparison.ways import boosting
 from veilgraph.core.errors import ConfigError
@@ -38,9 +39,8 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.samples.shipped import replaced
 
-DOCS: Final = Path(__file__).parent.parent / "docs"
-FIGURES: Final = DOCS / "presets.json"
-PAGE: Final = DOCS / "presets.md"
+FIGURES: Final = figure_path("presets.json")
+PAGE: Final = find_page("presets.md")
 BEGIN: Final = "## What it reaches\n"
 END: Final = "\n- Test nodes"
 """Of the page, around the table."""

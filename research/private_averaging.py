@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final
 
@@ -25,15 +24,15 @@ from veilgraph_averaging.network import LinearNetwork, Own
 from veilgraph_averaging.plain import PlainAveraging
 from veilgraph_averaging.settings import AveragingJob, averaging
 
+from docs.pages import figure_path, find_page
 from research.figures import Figures, shown
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
 from veilgraph.graph.dataset import load_parts
 from veilgraph.protocol.job_file import parse_job
 
-DOCS: Final = Path(__file__).parent.parent / "docs"
-FIGURES: Final = DOCS / "private-averaging.json"
-PAGE: Final = DOCS / "averaging.md"
+FIGURES: Final = figure_path("private-averaging.json")
+PAGE: Final = find_page("averaging.md")
 BEGIN: Final = "### What ε buys\n"
 END: Final = "\n- **How.**"
 DELTA: Final = 1e-5

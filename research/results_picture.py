@@ -1,6 +1,7 @@
-"""The README's table and picture of results, from ``docs/sealed-peers.json``: ``python -m research.results_picture``.
+"""The README's table and picture of results, from ``docs/sealed-peers.json``.
 
-A way's cell is its mean over seeds; of several ways that do the same it is the best of these.
+``python -m research.results_picture`` writes both. A way's cell is its mean over seeds; of several ways that do the
+same it is the best of these.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-from research.presets import DOCS
+from docs.pages import DOCS, figure_path
 from research.sealed_peers import FIGURES, FRESH
 
 README: Final = DOCS.parent / "README.md"
-PICTURE: Final = DOCS / "results.svg"
+PICTURE: Final = figure_path("results.svg")
 BEGIN: Final = "(docs/results.svg)\n"
 END: Final = "\n`make demo`"
 SETS: Final = {

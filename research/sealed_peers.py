@@ -25,10 +25,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from docs.pages import figure_path, find_page
 from research.card_payments import organisations
 from research.payments import NEEDS_GRAPH
 from research.pooled_pyg import FEWER, GRID, tuned
-from research.presets import DOCS, FIRST_SEED, SETS, Set
+from research.presets import FIRST_SEED, SETS, Set
 from research.words_twin import chosen_words_twin
 from veilgraph import __version__
 from veilgraph.comparison.ways import boosting
@@ -47,14 +48,14 @@ from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
 
-FIGURES: Final = DOCS / "sealed-peers.json"
-PAGE: Final = DOCS / "sealed.md"
+FIGURES: Final = figure_path("sealed-peers.json")
+PAGE: Final = find_page("sealed.md")
 BEGIN: Final = "### What it reaches\n"
 END: Final = "\n- Test nodes"
 """Of the page, around the table."""
 STACKING_BEGIN: Final = "### What stacking adds\n"
 STACKING_END: Final = "\n- Seeds"
-WORLDS_PAGE: Final = DOCS / "payments.md"
+WORLDS_PAGE: Final = find_page("payments.md")
 WORLDS_BEGIN: Final = "### What each finds there\n"
 WORLDS_END: Final = "\n- AUC"
 _SIZES: Final = {"customers": 20_000, "transfers": 200_000}

@@ -26,6 +26,7 @@ import torch
 from scipy.stats import t as student
 from torch import Tensor
 
+from docs.pages import figure_path, find_page
 from research.card_payments import organisations
 from veilgraph import __version__
 from veilgraph.core.files import write_whole
@@ -42,9 +43,8 @@ from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.launch.jobs import train
 
-DOCS: Final = Path(__file__).parent.parent / "docs"
-FIGURES: Final = DOCS / "sealed-privacy.json"
-PAGE: Final = DOCS / "sealed.md"
+FIGURES: Final = figure_path("sealed-privacy.json")
+PAGE: Final = find_page("sealed.md")
 BEGIN: Final = "### What ε buys\n"
 END: Final = "\n## Across organisations"
 EPSILONS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)

@@ -23,7 +23,6 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +32,7 @@ from torch import Tensor
 from veilgraph_datasets.settings import PATTERN_KINDS, PaymentsSettings
 from veilgraph_datasets.world import payments_world
 
+from docs.pages import figure_path
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.inputs import plan_of
@@ -46,7 +46,7 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.paradigm import PARADIGMS
 
-FIGURES: Final = Path(__file__).parents[1] / "docs" / "unions.json"
+FIGURES: Final = figure_path("unions.json")
 ALARMS: Final = 0.05
 """Share of a bank's test accounts that are looked into."""
 

@@ -12,13 +12,13 @@ import argparse
 import math
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from docs.pages import figure_path, find_page
 from research.figures import Figures, shown
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import PartyId
@@ -31,9 +31,8 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
-DOCS: Final = Path(__file__).parent.parent / "docs"
-FIGURES: Final = DOCS / "vfgnn-noise.json"
-PAGE: Final = DOCS / "results.md"
+FIGURES: Final = figure_path("vfgnn-noise.json")
+PAGE: Final = find_page("results.md")
 BEGIN: Final = "## VFGNN Table 5: Cora with differential privacy in every step\n"
 END: Final = "\n- One setting"
 EPSILONS: Final = (4, 8, 16, 32, 64)

@@ -17,6 +17,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from docs.pages import find_page
+
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "lock" / "deploy.txt"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -311,7 +313,7 @@ def importers():
 
 def rows():
     """{dependency: its parts of veilgraph} of the table in docs/supply-chain.md."""
-    page = (ROOT / "docs" / "supply-chain.md").read_text(encoding="utf-8")
+    page = find_page("supply-chain.md").read_text(encoding="utf-8")
     table = re.findall(r"^\| `([a-z_0-9-]+)` \| ([^|]*) \|", page, flags=re.MULTILINE)
     assert len(dict(table)) == len(table)
     return {canonicalize_name(name): set(re.findall(r"`(\w+)`", parts)) for name, parts in table}

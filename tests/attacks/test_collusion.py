@@ -1,4 +1,4 @@
-"""What the server and one holder have together, performed: the sentences of docs/threat-model.md about collusion.
+"""Collusion of the server with one holder, performed as docs/threat-model.md describes it.
 
 The server, as dealer, has every holder's seed; the colluding holder brings the messages that it received.
 """

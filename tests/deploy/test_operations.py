@@ -19,6 +19,7 @@ import typer
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from docs.pages import find_page
 from tests.deploy.small_project import bank_and_shop
 from veilgraph.cli import app
 from veilgraph.deploy.authority import Authority, revoke
@@ -35,7 +36,7 @@ UNITS = sorted((FILES / "systemd").glob("*.service"))
 COMPOSE = yaml.safe_load((FILES / "compose.yaml").read_text(encoding="utf-8"))
 ALERTS = yaml.safe_load((FILES / "prometheus" / "alerts.yaml").read_text(encoding="utf-8"))
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
-RUNBOOK = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
+RUNBOOK = find_page("runbook.md").read_text(encoding="utf-8")
 CONTAINER = (FILES / "Containerfile").read_text(encoding="utf-8")
 
 
@@ -140,7 +141,7 @@ def served(page: Callable[[], Any]) -> set[str]:
 
 
 def test_the_page_has_every_metric_and_no_other(names: set[str]) -> None:
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    page = find_page("operations.md").read_text(encoding="utf-8")
     assert set(re.findall(r"veilgraph_[a-z_]+", page)) == {name for name in names if name.startswith("veilgraph_")}
     (row,) = re.findall(r"^\| `veilgraph_jobs` \|.*$", page, re.MULTILINE)
     assert all(f"`{state}`" in row for state in STATES)

@@ -1,23 +1,26 @@
-"""Sentences of the documentation, the marks behind those that promise privacy, and the rows of docs/claims.md."""
+"""Sentences of the documentation that promise privacy, and their rows in docs/claims.md."""
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from docs.pages import all_pages, find_page
+from docs.prose import plain, sentences
+
 ROOT: Final = Path(__file__).parents[2]
-CLAIMS: Final = ROOT / "docs" / "claims.md"
+CLAIMS: Final = find_page("claims.md")
 FIGURES: Final = ("results.md", "gap.md", "canaries.md", "benchmarks.md", "engine-benchmarks.md", "errata.md")
 """Pages of measurements, and of what papers say: they promise nothing of this program."""
 
 PAGES: Final = tuple(
     page
-    for page in (ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md")))
+    for page in (ROOT / "README.md", ROOT / "SECURITY.md", *all_pages())
     if page != CLAIMS and page.name not in FIGURES
 )
-MARK: Final = re.compile(r"<!-- claim: ([a-z0-9]+(?:-[a-z0-9]+)*) -->")
+LEAST_WORDS: Final = 3
+"""Of a claim: fewer would be found by accident."""
 
 REASONS: Final = ("none: cryptography", "none: access", "none: tests alone")
 """Why no attack on a run's messages would find a claim false; the head of docs/claims.md explains them."""
@@ -52,58 +55,30 @@ class Claim(NamedTuple):
     """A row of docs/claims.md."""
 
     page: str
-    slug: str
     words: str
     tests: tuple[str, ...]
     attacks: tuple[str, ...]
 
+    @property
+    def pieces(self) -> list[str]:
+        """The parts of the words between those left out (" … "), without heads of a table's cells ("[...] ")."""
+        return [plain(piece) for piece in re.sub(r"\[[^]]*\] ", "", self.words).split(" … ")]
 
-def _lines(text: str) -> Iterator[str]:
-    """Text without code, without headings and without the heads of tables; an empty line where something was."""
-    fenced = code = False
-    before = ""
-    for line, below in zip(lines := text.splitlines(), [*lines[1:], ""], strict=True):
-        if line.lstrip().startswith("```"):
-            fenced, code = not fenced, False
-        code = line.startswith("    ") and (code or not before.strip()) if line.strip() else code
-        before = line
-        head = any(re.match(r"\s*\|[-:| ]+\|$", each) for each in (line, below))
-        yield "" if fenced or code or head or line.lstrip().startswith(("```", "#")) else line.strip()
-
-
-_SENTENCE_END: Final = re.compile(r"(?<=[.!?])([*)]*(?: <!-- claim: \S+ -->)*)\s+(?=[A-Z*`(\[ΔΣε∎—])")
-
-
-def sentences(text: str) -> list[str]:
-    """Sentences with their marks. A row of a table is one, and so is an item of a list that has no full stop."""
-    blocks: list[list[str]] = [[]]
-    for line in _lines(text):
-        item = re.match(r"(?:[-*]|\d+\.) ", line)
-        if not line or item or line.startswith("|"):
-            blocks.append([])
-        if line:
-            blocks[-1].append(line[item.end() :] if item else line)
-    joined = (" ".join(block) for block in blocks)
-    parted = (text if text.startswith("|") else _SENTENCE_END.sub(r"\1\n", text) for text in joined)
-    return [sentence for text in parted for sentence in text.split("\n") if sentence]
-
-
-def plain(text: str) -> str:
-    """Words as they are read: no marks, no targets of links, no emphasis."""
-    shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", MARK.sub("", text))
-    return re.sub(r"\s+", " ", re.sub(r"[*`]", "", shown)).strip()
+    def sentences(self) -> list[str]:
+        """The sentences of the page that have the words; one, if the row is right."""
+        pattern = re.compile(rf"(?<!\w){'.*'.join(map(re.escape, self.pieces))}(?!\w)")
+        return [each for each in page_sentences(ROOT / self.page) if pattern.search(each)]
 
 
 def tells(sentence: str) -> bool:
     """Whether a sentence sounds like a promise, and is not known to be none."""
-    words = plain(sentence)
-    return bool(TELLS.search(words)) and not any(known in words for known in NO_PROMISES)
+    return bool(TELLS.search(sentence)) and not any(known in sentence for known in NO_PROMISES)
 
 
 @cache
 def page_sentences(page: Path) -> tuple[str, ...]:
-    """All sentences of a page."""
-    return tuple(sentences(page.read_text(encoding="utf-8")))
+    """All sentences of a page, as they are read."""
+    return tuple(map(plain, sentences(page.read_text(encoding="utf-8"))))
 
 
 @cache
@@ -113,9 +88,9 @@ def claims() -> tuple[Claim, ...]:
     for line in CLAIMS.read_text(encoding="utf-8").splitlines():
         if heading := re.fullmatch(r"## \[.*\]\((.*)\)", line):
             page = (CLAIMS.parent / heading[1]).resolve().relative_to(ROOT).as_posix()
-        elif row := re.fullmatch(r"\| `(\S+)` \| (.*) \| (.*) \| (.*) \|", line):
-            tests = tuple(test.strip("`") for test in row[3].split("<br>"))
-            found.append(Claim(page, row[1], row[2], tests, tuple(row[4].split(", "))))
+        elif row := re.fullmatch(r"\| (.*) \| (`.*`) \| (.*) \|", line):
+            tests = tuple(test.strip("`") for test in row[2].split("<br>"))
+            found.append(Claim(page, row[1], tests, tuple(row[3].split(", "))))
     return tuple(found)
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from docs.pages import find_page
 from docs.picture import PICTURE, draw, imports, needed, reachable
 from tests.docs.walks import SOURCE, Walk, recorded_walks
 
-DOCS = SOURCE.parents[1] / "docs"
-PAGE = (DOCS / "architecture.md").read_text(encoding="utf-8")
-EXTENDING = (DOCS / "extending.md").read_text(encoding="utf-8")
+PAGE = find_page("architecture.md").read_text(encoding="utf-8")
+EXTENDING = find_page("extending.md").read_text(encoding="utf-8")
 ROOMS = imports()
 FLOORS = list(ROOMS)
 

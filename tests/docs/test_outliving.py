@@ -1,4 +1,4 @@
-"""docs/threat-model.md lists all that outlives a session: what a party's part of a run gains is on the list."""
+"""docs/threat-model.md lists all that outlives a session in a party's part of a run."""
 
 import re
 from fnmatch import fnmatch
@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from docs.pages import find_page
 from tests.paradigms.sealed.private import voting
 from tests.roles.federation import Settings, merge
 from veilgraph.core.tensor_file import load_tensors
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import predict, train
 
-PAGE = Path(__file__).parents[2] / "docs" / "threat-model.md"
+PAGE = find_page("threat-model.md")
 SHORT: Settings = {"data": {"dataset": "synthetic"}, "train": {"epochs": 2, "checkpoint_every": 1}}
 FREE: Settings = {"train": {"patience": None}}
 JOBS: dict[str, Settings] = {

@@ -1,6 +1,7 @@
 """The page of settings is made of the code, is current, and says what every key means."""
 
 import re
+from collections import Counter
 
 from docs import settings
 from veilgraph.paradigms.vertical.settings import VerticalJob
@@ -18,12 +19,36 @@ def test_it_is_current():
     assert settings.page() == settings.PAGE.read_text(encoding="utf-8"), "make docs"
 
 
+ROW = r"^\| `([^`|]+)` \| (.*) \| (.*) \|$"
+
+
+def listed_keys(text):
+    """Keys with their groups: those of shared tables once for each group that the heading names."""
+    for part in re.split(r"^##+ ", text, flags=re.MULTILINE):
+        heading = part.partition("\n")[0]
+        groups = re.findall(r"`([^`]+)`", heading) if " and " in heading else []
+        for key, *_ in re.findall(ROW, part, flags=re.MULTILINE):
+            yield from (f"{group}.{key}" for group in groups) if groups else [key]
+
+
 def test_every_key_has_a_line_that_says_what_it_means():
-    lines = re.findall(r"^\| `([^`|]+)` \| (.*) \| (.*) \| (.*) \|$", settings.page(), flags=re.MULTILINE)
-    assert len(lines) > 150
+    lines = re.findall(ROW, settings.page(), flags=re.MULTILINE)
+    assert len(lines) > 300
     assert [key for key, *rest in lines if not all(part.strip() for part in rest)] == []
-    found = {key for key, *_ in lines}
-    groups = {key.rpartition(".")[0] for key in found} | {key.rpartition(".")[0].removesuffix("[]") for key in found}
+    found = set(listed_keys(settings.page()))
+    groups = {".".join(parts[:end]) for parts in (key.split(".") for key in found) for end in range(1, len(parts))}
+    groups |= {group.removesuffix("[]") for group in groups}
     assert {key for key in keys(VerticalJob) if key not in found | groups | {"audit_limits"}} == set()
     assert {"nodes.file", "edges[].source", "limits.leakage", "consent.jobs", "machines.count"} <= found
-    assert set(PartySettings.model_fields) <= found | groups | {group.partition(".")[0] for group in groups}
+    assert {"nodes.label.delimiter", "edges[].numbers.unit", "brokers[].port"} <= found
+    assert set(PartySettings.model_fields) <= found | groups
+
+
+def test_what_paradigms_or_groups_share_stands_once():
+    jobs = settings.page().partition("## An embedding job")[0]
+    rows = [line for line in jobs.splitlines() if re.match(ROW, line)]
+    assert [row for row, times in Counter(rows).items() if times > 1] == []
+    assert (
+        "| `model.local.hops` |"
+        in jobs.partition("## A job of paradigm `vertical` or `averaging`")[2].partition("\n## ")[0]
+    )

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 import veilgraph
-from docs.site import faults, names, page, stage
+from docs.pages import DOCS, all_pages, find_page
+from docs.site import faults, names, stage, staged_text
 from tests import nightly
 from tests.cli.commands import veilgraph as called
 from tests.messy.export import export
@@ -68,11 +69,37 @@ def test_links_of_staged_pages_lead_to_files_of_the_site(staged: Path) -> None:
 
 
 def test_a_page_is_as_the_site_has_it() -> None:
-    assert page("[a](docs/b.md#c) [d](jobs)\n", above=True) == "[a](b.md#c) [d](jobs.md)\n"
-    assert page("[a](../README.md) [d](../jobs/x.yaml)\n", above=False) == "[a](index.md) [d](jobs/x.yaml)\n"
-    lists = "A word:\n- one\n  goes on\n- two\n   - within\n1. three\n"
-    assert page(lists, above=False) == "A word:\n\n- one\n  goes on\n- two\n    - within\n1. three\n"
-    assert page("```\na\n- b\n  - c\n```\n- d\n", above=False) == "```\na\n- b\n  - c\n```\n\n- d\n"
+    readme, sealed, deploy = ROOT / "README.md", find_page("sealed.md"), ROOT / "deploy" / "README.md"
+    for source, text, staged in (
+        (readme, "[a](docs/guides/jobs.md#c) [d](jobs)", "[a](jobs.md#c) [d](jobs.md)"),
+        (sealed, "[a](../../README.md) [d](../../jobs/cora.yaml)", "[a](index.md) [d](jobs/cora.yaml)"),
+        (sealed, "[a](../guides/jobs.md) ![b](../figures/scale.svg) [c](#d)", "[a](jobs.md) ![b](scale.svg) [c](#d)"),
+        (sealed, "[a](../../deploy/README.md) `x[0](gone)`", "[a](deploy/README.md) `x[0](gone)`"),
+        (deploy, "[a](../docs/guides/runbook.md#b) [c](compose.yaml)", "[a](../runbook.md#b) [c](compose.yaml)"),
+        (
+            readme,
+            "A word:\n- one\n  goes on\n- two\n   - in\n1. x",
+            "A word:\n\n- one\n  goes on\n- two\n    - in\n1. x",
+        ),
+        (readme, "```\na\n- b\n  - c\n```\n- d", "```\na\n- b\n  - c\n```\n\n- d"),
+    ):
+        assert staged_text(text + "\n", source) == staged + "\n"
+
+
+def test_pages_are_in_four_folders_under_names_that_no_other_has() -> None:
+    names = [path.name for path in all_pages()]
+    assert len(set(names)) == len(names)
+    assert {path.parent.name for path in all_pages()} == {"docs", "tutorial", "guides", "reference", "explanation"}
+    assert [path.name for path in DOCS.glob("*.md")] == ["README.md"]
+
+
+def test_sections_of_the_navigation_are_the_folders() -> None:
+    nav = read((DOCS / "site.yml").read_text(encoding="utf-8"))["nav"]
+    homes = {path.name: path.parent.name for path in all_pages()}
+    placed = {name: title.lower() for each in nav for title, inside in each.items() for name in named([{"": inside}])}
+    assert {name: placed[name] for name in homes if name in placed} == {
+        name: home for name, home in homes.items() if name in placed
+    }
 
 
 def test_every_public_name_is_looked_up() -> None:
@@ -145,7 +172,7 @@ def test_party_files_are_of_the_schema_and_misspelt_ones_are_not(tmp_path: Path)
         assert [each.message for each in validator.iter_errors(content)] == []
         assert not validator.is_valid({**content, "egdes": []})
         assert not validator.is_valid({**content, "limits": {"max_rounds": "few"}})
-    text = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
+    text = find_page("tables.md").read_text(encoding="utf-8")
     example = re.findall(r"^```yaml\n(party:.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)[0]
     assert [each.message for each in validator.iter_errors(read(example))] == []
 

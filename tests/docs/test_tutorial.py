@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from docs.pages import find_page
 from tests import nightly
 from tests.cli.commands import veilgraph
 from tests.messy.export import FILES, export
 from veilgraph.protocol.party_settings import read_party_settings
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+PAGE = find_page("tutorial.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^ {4}((?:veilgraph|python) .*)$", PAGE, flags=re.MULTILINE)
 CPU_S = 2 * 600
 """Ten minutes of two cores, for everything: a machine that is busy with other work too takes longer."""

@@ -1,4 +1,4 @@
-"""Which files a small run passes on its way to the moments that ``docs/architecture.md`` tells of: stacks of calls."""
+"""The files that a small run passes on its way to the moments of docs/architecture.md: stacks of calls."""
 
 import sys
 from collections import defaultdict

@@ -240,7 +240,7 @@ def test_a_training_says_what_to_expect_of_true_labels(tmp_path: Path) -> None:
     for part in ("each of A and B that has labels", "What to expect", "their ε add up"):
         assert part in budget
     said = words(veilgraph("train", job, "--out", tmp_path / "run").stdout)
-    (expected,) = re.findall(r"All figures, .* Against true labels a test accuracy of about ([0-9.]+)%", said)
+    (expected,) = re.findall(r"All figures, .* Against true labels about ([0-9.]+)%", said)
     right = total = 0
     for party in "AB":
         store = RunDirectory.open(tmp_path / "run").party(party)

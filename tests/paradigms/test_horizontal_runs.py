@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 
+from docs.pages import find_page
 from tests import nightly
 from tests.errors import About, refused
 from tests.paradigms.cutting import CutError, cut_at
@@ -127,7 +128,7 @@ def sent_bytes(run: TrainResult, party: str) -> int:
 
 
 def test_the_pages_jobs_are_jobs() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "horizontal.md").read_text(encoding="utf-8")
+    text = find_page("horizontal.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```yaml\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
     assert [horizontal(parse_job(yaml.safe_load(block))).model.combine for block in blocks] == ["secure-max"]
 

@@ -2,7 +2,6 @@
 
 import re
 import textwrap
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -10,6 +9,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from docs.pages import find_page
 from tests.tables.writing import build, party, write
 from veilgraph.protocol.party_settings import PartySettings, read_party_settings
 from veilgraph.report.tables import party_tables
@@ -126,7 +126,7 @@ def test_columns_that_rank_nodes_as_their_edges_do_are_pointed_out(tmp_path, nam
     assert describe_party(settings, tmp_path).from_edges == (() if named else ("paid",))
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
+PAGE = find_page("tables.md").read_text(encoding="utf-8")
 
 
 def test_the_example_makes_a_graph(tmp_path):

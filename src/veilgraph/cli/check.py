@@ -203,7 +203,7 @@ def _count_pairs(of: PartyDescription, job: JobSettings) -> tuple[int, Counter[P
 
 def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
     if not choices:
-        echo(f"preset {settings.preset} chose nothing: what the job leaves out has the defaults of docs/settings.md")
+        echo(f"preset {settings.preset} chose nothing: keys left out have the defaults of docs/settings.md")
     for choice in choices:
         echo(f"preset {settings.preset} chose {choice}, for {choice.why}")
 

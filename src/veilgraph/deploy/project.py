@@ -42,12 +42,12 @@ class ServerAddress(Settings):
 
     host: Annotated[str, Field(pattern=_HOST, max_length=253, description="its name in the network")]
     port: Port = 8002
-    """of its broker, for all; 443 passes most firewalls"""
+    """of its broker; 443 passes most firewalls"""
     listen: Annotated[str, Field(pattern=_LISTEN)] | None = None
-    """address:port where the broker listens, where that is another one; null: at every address"""
+    """its broker's address:port, if another; null: every address"""
 
     cluster: Port = 6222
-    """of its broker, for the project's other brokers alone"""
+    """its broker's port for the project's other brokers"""
 
     @property
     def address(self) -> BrokerAddress:
@@ -72,13 +72,13 @@ class ProjectSettings(Settings):
     brokers: tuple[ServerAddress, ...] = Field((), max_length=15)
     """further brokers, each on a machine of its own: where one fails, all go on with another"""
     holders: tuple[Annotated[PartyId, Field(pattern=_SITE)], ...] = Field(min_length=2, max_length=26)
-    """their names, as jobs name them"""
+    """their names in jobs"""
     dealer: Annotated[PartyId, Field(pattern=_SITE)] | None = None
-    """a machine of its own that does the server's part in every job, deals what sealed jobs are masked with and has no
-    data; the server then relays what is sealed from it. null: the server does both
+    """a machine without data that does the server's part in every job and deals masks of sealed jobs; the server relays
+    only. null: the server does both
     """
     administrators: tuple[Annotated[str, Field(pattern=_ADMINISTRATOR)], ...] = Field(min_length=1)
-    """e-mail addresses of those who submit jobs"""
+    """e-mail addresses of submitters of jobs"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

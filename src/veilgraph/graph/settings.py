@@ -47,15 +47,13 @@ class PartitionSettings(Settings):
     """How a data set is divided among holders with the same columns (paradigms horizontal and averaging)."""
 
     by: Literal["edges", "labels", "nodes"] = "edges"
-    """edges: dealt at random; labels: nodes by class, and the edges between nodes of one holder; nodes: nodes at
-    random, and the edges between nodes of one holder
-    """
+    """edges: at random; labels, nodes: nodes by class or at random, with the edges inside one holder"""
     overlap: float = Field(0.0, ge=0, le=1)
-    """by edges: share of them that a second holder has too"""
+    """by edges: share that a second holder has too"""
     mixed: float = Field(0.5, ge=0, le=1)
-    """by labels: share q of each holder's nodes that is dealt to the others"""
+    """by labels: share q of a holder's nodes dealt to others"""
     knows: Literal["own", "all"] = "own"
-    """own: nodes dealt to a holder or touched by its edges; all: every node with its label"""
+    """own: nodes dealt to a holder or touched by its edges; all: every node and label"""
 
     @model_validator(mode="after")
     def _check_partition(self) -> Self:
@@ -124,41 +122,37 @@ class DataSettings(Settings):
     """
 
     dataset: Annotated[str, named_in(DATASETS)] | None = None
-    """a public data set; where the holders bring nothing it is digits"""
+    """a public data set; digits, where holders bring nothing"""
     block_model: Described = None
-    """dataset block-model: the graph's size and shape; null: its defaults, and null for the others"""
+    """size and shape, for dataset block-model"""
     payments: Described = None
-    """dataset payments: the world's size and shape; null: its defaults, and null for the others"""
+    """size and shape, for dataset payments"""
     made: Made = Field(None, validate_default=True)
-    """another package's dataset that is made: its size and shape; null: its defaults, and null for the others"""
+    """size and shape, for another package's made dataset"""
     root: Path | None = None
-    """folder that holds the data set's files"""
+    """folder of the data set's files"""
     holders: Annotated[int | tuple[PartyId, ...], BeforeValidator(_checked_holders)] = 2
-    """how many data holders, then named A, B, …; across organisations their names: [bank, shop]"""
+    """number of holders, named A, B, …; across organisations their names"""
     graphs: dict[PartyName, Path] | None = None
     """holder → its saved graph (.safetensors)"""
     parties: dict[PartyName, Path] | None = None
     """holder → its party file (.yaml)"""
     label_holder: PartyId | None = None
-    """default: the first holder; in paradigm horizontal the evaluator, whose scores a run shows"""
+    """null: the first holder; horizontal jobs: the evaluator, whose scores a run shows"""
     feature_proportions: tuple[Proportion, ...] | None = None
-    """share of the columns per holder"""
+    """of columns per holder"""
     edge_proportions: tuple[Proportion, ...] | None = None
-    """share of the edges per holder"""
+    """of edges per holder"""
     partition: PartitionSettings = PartitionSettings()
     """paradigms horizontal and averaging: how a data set is partitioned"""
     feature_scaling: Literal["none", "row", "length", "standard"] = "none"
-    """done by each holder on its own columns; row: rows to sum 1 (for holders with about as many columns each), length:
-    rows to length 1, standard: columns to mean 0, variance 1 (in paradigm horizontal of all holders' rows together)
+    """by each holder on its columns; row: rows to sum 1 (for about equal numbers of columns); length: rows to length 1;
+    standard: mean 0, variance 1 (horizontal: over all holders' rows)
     """
     split: tuple[Share, Share, Share] | None = None
-    """shares of the labelled nodes for training, validation and testing, drawn by the job's seed; null: the data set's
-    own split
-    """
+    """shares of labelled nodes for training, validation and testing, drawn by seed; null: the data set's"""
     stratify: bool = True
-    """split takes its shares of every class; false: each node is drawn by itself, whatever its label, as it must be
-    with release.labels
-    """
+    """split every class by the shares; false: draw nodes whatever their labels, as release.labels needs"""
 
     @model_validator(mode="before")
     @classmethod

@@ -36,11 +36,11 @@ class CombineSettings(Settings):
     """How the server combines the local embeddings. A strategy with settings of its own has a subclass."""
 
     strategy: Annotated[str, named_in(COMBINES)] = "mean"
-    """how the holders' embeddings become one"""
+    """how holders' embeddings become one"""
     masked: bool | None = None
-    """hide single embeddings from the server; default: wherever the strategy is linear"""
+    """hide single embeddings from the server; null: if the strategy is linear"""
     bits: int = Field(32, ge=8, le=44)
-    """fractional bits of a masked embedding in the ring"""
+    """fractional bits of masked embeddings"""
 
     @model_validator(mode="after")
     def _check_masked(self) -> Self:

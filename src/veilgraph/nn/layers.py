@@ -82,7 +82,7 @@ class ServerSettings(Settings):
     """The server's deep layers; the paper's network is (d, d, |C|) (VFGNN 4.1)."""
 
     layers: int = Field(1, ge=0, le=8)
-    """hidden layers of width dim at the server"""
+    """hidden layers of width dim"""
     activation: Activation = "sigmoid"
     """after every hidden layer"""
     dropout: Probability = 0.5
@@ -121,9 +121,9 @@ class HeadSettings(Settings):
     """The label holder's output layer."""
 
     logit_hops: int = Field(0, ge=0, le=32)
-    """extra propagation of the logits over its own edges"""
+    """propagations of logits over own edges"""
     logit_teleport: float = Field(0.1, ge=0, le=1)
-    """share of its own logits that a node keeps in each of them"""
+    """share of own logits that each keeps"""
     dropout: Probability = 0.0
     """before the linear map to logits"""
 

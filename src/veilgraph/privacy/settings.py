@@ -28,11 +28,9 @@ class PrivacySettings(Settings):
     """Noise on what is computed over edges; a paradigm that has such noise adds what it needs."""
 
     unit: Literal["edge", "node-edges"]
-    """what ε protects, which every job names: one edge, which is all that a holder records between two nodes; or one
-    node's features and all its edges
-    """
+    """what ε protects: all that a holder records between two nodes; or a node's features and all its edges"""
     epsilon_total: float = Field(gt=0, allow_inf_nan=False)
-    """ε of all that a holder releases by the job"""
+    """ε of a holder's releases in the job"""
 
     @property
     def relation(self) -> Neighbours:
@@ -53,17 +51,15 @@ class LabelReleaseSettings(Settings):
     """The holder that has the labels releases each a single time, by randomised response."""
 
     holder: PartyName
-    """who has the labels; the job's label_holder, which learns, has none"""
+    """has the labels; the job's label_holder has none"""
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """ε of one node's label"""
+    """ε of a node's label"""
 
 
 class LabelPrivacySettings(Settings):
     """The label holder perturbs the labels that it trains and validates with, each a single time, before training."""
 
     epsilon: float = Field(gt=0, allow_inf_nan=False)
-    """ε of one node's label, by randomised response, for all jobs that use it"""
+    """ε of a node's label over all jobs that use it, by randomised response"""
     canaries: int = Field(0, ge=0)
-    """training nodes whose labels are made up, so that an audit can hold the gradients against ε; what is learned from
-    them is worthless
-    """
+    """training nodes with made-up labels, to audit ε; what is learned is worthless then"""

@@ -118,11 +118,11 @@ class RecordSettings(Settings):
     """Free text of a job, which no party computes with and every party agrees to."""
 
     purpose: Words | None = None
-    """what the model and its predictions are for, and for what not"""
+    """what model and predictions are for, and not for"""
     retention: Words | None = None
-    """how long runs, models and predictions are kept, and who deletes"""
+    """how long runs, models and predictions are kept; who deletes them"""
     roles: Words | None = None
-    """who is controller, processor or contact of which party"""
+    """controller, processor or contact of each party"""
 
     @model_validator(mode="after")
     def _check_texts(self) -> Self:
@@ -139,27 +139,27 @@ class TrainSettings(Settings):
     """Training: Adam with L2 everywhere but W of ``collaborative``."""
 
     epochs: int = Field(200, ge=1)
-    """most passes over the training nodes"""
+    """most passes over training nodes"""
     learning_rate: float = Field(0.01, gt=0)
-    """Adam's, of all weights but W of collaborative"""
+    """Adam's, except for W of collaborative"""
     weight_decay: float = Field(5e-4, ge=0)
-    """of the same weights, as L2"""
+    """L2, of the same weights"""
     patience: int | None = Field(50, ge=1)
-    """early stopping: evaluations without a better one before the end; null: never"""
+    """evaluations without a better one before training stops; null: never stops early"""
     select_by: str = Field("accuracy", pattern="^[a-z][a-z0-9_]*$")
-    """accuracy, auc, f1, another figure of the job's task, or loss: what the best epoch has the best of on the
-    validation nodes; ties: the lower loss; last: the last epoch is taken, and nobody is told how it did
+    """figure that chooses the best epoch on validation nodes: accuracy, auc, f1, loss or another of the task (ties:
+    lower loss); last: the last epoch, whose figures stay unknown
     """
     class_weights: Literal["none", "balanced"] = "none"
-    """balanced: a training node of class c counts n/(C·n_c) in the loss, as if classes were even"""
+    """balanced: a node of class c counts n/(C·n_c) in the loss"""
     evaluate_every: int = Field(1, ge=1)
     """epochs between evaluations at the label holder"""
     checkpoint_every: int = Field(10, ge=1)
     """epochs between checkpoints"""
     batch_size: int | None = Field(None, ge=1)
-    """common nodes in a step; each holder draws their neighbourhoods by itself; null: all"""
+    """common nodes in a step; each holder draws their neighbourhoods; null: all"""
     refresh_every: int | None = Field(None, ge=1)
-    """with batch_size: steps from one h^0 of all nodes and update of W to the next; null: an epoch"""
+    """with batch_size: steps between renewals of h^0 and W; null: an epoch"""
 
     @model_validator(mode="after")
     def _check_training(self) -> Self:
@@ -284,36 +284,36 @@ class JobSettings(Settings):
     """of the run's directory across organisations"""
     paradigm: str = "vertical"
     preset: Preset = AUTO
-    """where settings come from that the job leaves out; auto: docs/presets.md, and veilgraph check says which and why;
-    paper: the defaults of this page. A stored job says all of them
+    """source of keys left out. auto: docs/presets.md, and veilgraph check shows its choices; paper: this page. Stored
+    jobs have all keys
     """
     seed: int = Field(0, ge=0, lt=2**63)
-    """of partitions and splits; on one machine, without private seeds, of all weights and dropout too"""
+    """of partitions and splits; on one machine, without private seeds, also of weights and dropout"""
     precision: Literal["float32", "float64"] = "float32"
     """of weights and embeddings"""
     timeout_s: float = Field(600.0, gt=0)
-    """longest wait for another party's message"""
+    """longest wait for a message"""
     data: DataSettings = DataSettings()
     train: TrainSettings = TrainSettings()
     audit_limits: Limits = Field(default={})
-    """attack → what veilgraph audit lets it find at most: an AUC, or {auc: , tpr_at_1_percent: , tpr_at_0_1_percent: }
+    """attack → the most that veilgraph audit may find: an AUC, or {auc: , tpr_at_1_percent: , tpr_at_0_1_percent: }
     """
 
     device: Literal["auto", "cpu", "cuda"] = "cpu"
-    """where a party computes, paradigm vertical; auto: on its GPU if it has one"""
+    """where vertical jobs compute; auto: on a GPU, if any"""
     record: RecordSettings | None = None
-    """what people are to know of the job; every party agrees to it with the job"""
+    """facts about the job for people; all parties agree to them"""
     privacy: PrivacySettings | None = None
-    """null: no noise on edges; paradigms sealed, and node-dp for its learner's edges"""
+    """noise on edges of sealed jobs and of the learner in node-dp; null: none"""
 
     label_privacy: LabelPrivacySettings | None = None
-    """who has labels learns from them under randomised response, so that what leaves it says little of a label; null:
-    from the labels as they are; paradigms vertical, horizontal, and averaging without averaging.privacy
+    """trains on labels under randomised response, in vertical, horizontal, and averaging without averaging.privacy;
+    null: on true labels
     """
 
     snapshot: str | None = Field(None, pattern=NAME_PATTERN)
-    """name of the snapshot that noisy releases are of: jobs of one name send the same bytes again for nothing, whatever
-    has changed since; another name releases all records anew, and all pay. For `label_privacy` and node-dp
+    """of noisy releases (label_privacy, node-dp): jobs with the same name send the same bytes again at no cost; a new
+    name releases and counts all records anew
     """
 
     @model_validator(mode="wrap")

@@ -29,53 +29,48 @@ class LimitSettings(Settings):
     """What a party accepts. The defaults accept the default job and nothing that reveals more."""
 
     leakage: tuple[RevelationName, ...] = ("initial-embeddings", "embedding-sums", "output-embeddings", "training-rows")
-    """what a job may reveal of this party's data; the whole list, not an addition to the default"""
+    """what a job may reveal of this party's data; replaces the default list"""
     max_rounds: int = Field(1, ge=1, le=64)
-    """largest accepted R, or number of layers; each more reveals more of the edges"""
+    """largest R or number of layers; each more reveals more of the edges"""
     max_epsilon: float | None = Field(None, gt=0)
-    """largest accepted total ε of all that is ever released of any node of this party's tables, over all jobs,
-    predictions and published embeddings in its ledger; what it bounds needs no name in leakage; null: no bound is asked
-    for
+    """largest total ε of all releases of any node over all jobs, predictions and published embeddings in the ledger;
+    leakage need not name what it bounds; null: no bound
     """
     max_delta: float = Field(1e-4, gt=0, lt=1)
-    """δ of that total, whatever the δ of jobs: one that is larger is refused, and one that is less changes no total.
-    Below 1/N, of N nodes or, with unit edge, of N pairs with an edge
+    """δ of that total; a job with a larger one is refused, a smaller one changes nothing. Choose below 1/N, N the nodes
+    or, with unit edge, the pairs with an edge
     """
     epsilon_unit: Literal["edge", "node", "node-edges", "label"] | None = None
-    """what max_epsilon protects, given with it: a job that protects something else is refused; label: labels alone, of
-    which jobs tell others nothing, or what label_privacy bounds
+    """what max_epsilon protects; a job that protects something else is refused. label: labels only, which jobs do not
+    reveal or label_privacy bounds
     """
     epsilon_neighbours: Neighbours | None = None
-    """the relation between neighbouring data, given with max_epsilon; of edges and labels it is replacement"""
+    """relation of neighbouring data, for max_epsilon; replacement for edges and labels"""
     min_colluding: int | None = Field(None, ge=0)
-    """fewest colluding holders that noise made jointly (averaging.privacy.joint_noise) must withstand; such noise is
-    in part the others', and a job with less is refused; null: so is every such job
+    """fewest colluding holders that joint noise (averaging.privacy.joint_noise), partly the others', must withstand;
+    null: such jobs are refused
     """
     most_neighbours: int | None = Field(None, ge=1)
-    """the most neighbours of any node of this party's tables, by public knowledge, given with a max_epsilon of edges: a
-    job that allows fewer (privacy.degree_bound of node-edges, the share of model.max_degree), or has parties tell it
-    (model.max_degree null), is refused, and every such job where a node has more; null: each job's bound is held
-    against the tables, and jobs of one bound after another find the largest degree
+    """most neighbours of any node, by public knowledge, for max_epsilon of edges. Refused: jobs with a lower bound
+    (privacy.degree_bound, the share of model.max_degree) or none, and all such jobs where a node has more. null: the
+    tables check each job's bound; jobs with one bound after another reveal the largest degree
     """
     min_common_nodes: int = Field(2, ge=1)
-    """fewest nodes common to all holders that are accepted; of vertical jobs, which count them"""
+    """fewest nodes common to all holders, in vertical jobs, which count them"""
     restart: bool = False
-    """whether a training may go back or begin again and replace what this party trained, where another has lost its
-    part of the run or its newest checkpoint, or tables or the release learnt from are others
+    """a training may go back or restart, replacing this party's part, if another lost its part or newest checkpoint, or
+    tables or the release changed
     """
     allow_audit: bool = False
-    """whether this party takes part in an audit across organisations (net submit --work audit): it keeps what it sends
-    and receives when it trains, and tells each other holder the order in which attacks on that rank random pairs of the
-    other's nodes
+    """joins audits across organisations (net submit --work audit): records its messages in training, and tells other
+    holders how attacks rank random pairs of their nodes
     """
     allow_check: bool = True
-    """whether this party says, when an administrator asks beforehand (check --net), if it would take part in a job: no
-    more than a submitted job that is refused tells, and whether its own tables break a rule
+    """tells an administrator (check --net) if it would join a job, as refusing one does, and whether its tables break a
+    rule
     """
     max_peer_ids: int | None = Field(None, ge=1)
-    """most ids that another holder may bring to an alignment, which tells it of each whether all others have it; null:
-    any number
-    """
+    """most ids that another holder may align, which learns of each whether all others have it; null: any number"""
 
     @model_validator(mode="after")
     def _check_epsilon(self) -> Self:
@@ -100,7 +95,7 @@ class LimitSettings(Settings):
 def parse_limits(data: object, source: str) -> LimitSettings:
     """Validate limits from YAML or a dictionary; raises ``ConfigError`` for the first broken key."""
     if data is not None and not isinstance(data, Mapping):
-        raise ConfigError(f"{source}: limits are a mapping of settings, not {type(data).__name__}; see docs/tables.md")
+        raise ConfigError(f"{source}: limits are a mapping, not {type(data).__name__}; see docs/tables.md")
     with config_errors(source):
         return LimitSettings.model_validate({} if data is None else dict(data))
 

@@ -210,7 +210,7 @@ _RANKED: Final = (
     "Every party allows it: the order follows from messages that the sender was meant to get, not from its own data; "
     "whether it is right, the receiver alone knows."
 )
-_AUDIT: Final = "an [audit](audit.md#across-organisations)"
+_AUDIT: Final = "an [audit](../guides/audit.md#across-organisations)"
 
 # One row, few lines: a table is read across.
 # fmt: off

@@ -19,13 +19,13 @@ class MachineSettings(Settings):
     """Several machines of the party that share its local model, across organisations (docs/deployment.md)."""
 
     count: int = Field(ge=2)
-    """how many, with the one that joins"""
+    """number, with the joining one"""
     address: str
-    """host:port of the one that joins, free there and reached by the others"""
+    """host:port of the joining one, free there and reached by the others"""
     secret: Path
-    """file of the secret that they share, readable by their account alone, relative to the party file"""
+    """file of their common secret, readable by their account only, relative to the party file"""
     idle_s: float = Field(3600.0, gt=0)
-    """longest wait of the others for work within a job"""
+    """longest wait of the others for work in a job"""
 
     @field_validator("address")
     @classmethod
@@ -57,19 +57,19 @@ class ConsentSettings(Settings):
     """How often a party takes part, across organisations; the defaults count and ask for nothing."""
 
     jobs: int | None = Field(None, ge=0)
-    """most jobs in all that this kit takes part in; null: any number"""
+    """most jobs of this kit; null: any number"""
     jobs_per_day: int | None = Field(None, ge=0)
-    """most jobs within 24 hours; null: any number"""
+    """most jobs in 24 hours; null: any number"""
     resumes: int = Field(5, ge=0)
-    """sessions that go on with one training before the next counts as a job of its own"""
+    """sessions that continue a training before the next counts as a job"""
     alignments: int | None = Field(None, ge=0)
-    """most alignments in all: each tells others which of their ids are common now"""
+    """most alignments; each reveals which of the others' ids are common now"""
     alignments_per_day: int | None = Field(None, ge=0)
-    """most alignments within 24 hours"""
+    """most alignments in 24 hours"""
     approval: Literal["limits", "ask"] = "limits"
-    """limits: what is within the limits is accepted; ask: a person approves each job as well"""
+    """limits: jobs within the limits are accepted; ask: a person approves each too"""
     approval_wait_s: float = Field(3600.0, gt=0, le=MAX_APPROVAL_WAIT_S)
-    """longest wait for that person; then the job is refused"""
+    """longest wait for approval, then the job is refused"""
 
     @property
     def limited(self) -> bool:
@@ -81,9 +81,9 @@ class DriftSettings(Settings):
     """How far a column or relation of the party may move after training, by the population stability index."""
 
     warn: float = Field(0.25, gt=0)
-    """beyond it a prediction warns, in the party's own log and report"""
+    """above it, predictions warn in the party's log and report"""
     refuse: float | None = Field(None, gt=0)
-    """beyond it the party refuses to predict; others learn that it refuses, which no ε covers; null: never"""
+    """above it, the party refuses to predict, which others learn and no ε covers; null: never"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -96,27 +96,25 @@ class PartySettings(TableSettings):
     """One organisation's own settings; private to it."""
 
     seed: Literal["private", "fresh", "job"] = "private"
-    """whether its initial weights and dropout come from a secret seed, the same again where the same job is repeated on
-    the same tables; from one that is new in every run, as then everybody's is; or from the job's
+    """of initial weights and dropout. private: secret, the same for the same job and tables; fresh: new in every run,
+    as then for all parties; job: the job's
     """
     limits: LimitSettings = LimitSettings()
     ledger: Path = Path("ledger")
-    """folder of the ledger of all that is ever released of this party's data, relative to the party file; made at need,
-    and to be kept for as long as the data are used
+    """folder of the ledger of its releases, relative to the party file; made if missing; keep it as long as the data
+    are used
     """
     consent: ConsentSettings = ConsentSettings()
     """how often it takes part across organisations; on one machine nothing is counted"""
     drift: DriftSettings = DriftSettings()
     machines: MachineSettings | None = None
-    """several machines of its own; null: the one that joins"""
+    """several machines of its own; null: the joining one"""
 
 
 def parse_party_settings(data: object, source: str = "party") -> PartySettings:
     """Validate party settings from YAML or a dictionary; raises ``ConfigError`` for the first broken key."""
     if not isinstance(data, dict):
-        raise ConfigError(
-            f"{source}: a party file is a mapping of settings, not {type(data).__name__}; see docs/tables.md"
-        )
+        raise ConfigError(f"{source}: a party file is a mapping, not {type(data).__name__}; see docs/tables.md")
     with config_errors(source):
         return PartySettings.model_validate(data)
 

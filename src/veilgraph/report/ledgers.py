@@ -179,7 +179,7 @@ def life_note(spent: Mapping[PartyId, Record]) -> str:
     if counted_for_life := [party for party, lasts in lasting.items() if lasts]:
         said.append(
             f"These totals are of this run. What all runs took of {', '.join(counted_for_life)} is in each one's "
-            "ledger for life: veilgraph budget JOB.yaml --party PARTY.yaml (docs/privacy.md#one-budget-for-life)."
+            "ledger for life: veilgraph budget JOB --party PARTY (docs/privacy.md#one-budget-for-life)."
         )
     if alone := [party for party, lasts in lasting.items() if lasts is False]:
         said.append(

@@ -52,11 +52,11 @@ class NumberSettings(Settings):
     """How people write the numbers of a column."""
 
     decimal: Literal[".", ",", "either"] = "."
-    """the point; either: each number has its own, and one that fits two ways is refused"""
+    """point; either: each number has its own, and ambiguous ones are refused"""
     thousands: Literal["", ",", ".", " ", "'"] = ""
     """between groups of three digits; empty: none"""
     unit: str = ""
-    """before or after a number, as in €, % or kg; it is left out"""
+    """before or after a number, such as €, % or kg; dropped"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -74,13 +74,13 @@ class FormatSettings(Settings):
     """How a file is written; what is not said is found in it."""
 
     delimiter: Annotated[str, BeforeValidator(_check_delimiter)] | None = None
-    """CSV: one character, or tab; null: found in the first rows"""
+    """CSV: one character, or tab; null: detected"""
     encoding: Annotated[str, AfterValidator(_check_encoding)] | None = None
-    """CSV: as in cp1252; null: UTF-8, or what a byte order mark says"""
+    """CSV: such as cp1252; null: UTF-8, or by byte order mark"""
     missing_values: tuple[str, ...] = ()
-    """texts that are no value, besides the empty one"""
+    """texts for no value, besides the empty one"""
     decimal: Literal[".", ","] = "."
-    """point of numbers that are written as text"""
+    """point of numbers in text"""
     numbers: dict[str, NumberSettings] = Field({})
     """column → how its numbers are written, where it is not as decimal says"""
 
@@ -124,7 +124,7 @@ class IdSettings(Settings):
     strip: bool = False
     """without white space at either end"""
     lower: bool = False
-    """without case, by Unicode's full case folding: ß is ss"""
+    """without case, fully folded: ß is ss"""
     unpadded: bool = False
     """without zeros in front: 00042 is 42"""
 

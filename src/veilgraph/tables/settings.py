@@ -34,9 +34,9 @@ class WeightSettings(Settings):
     """A column of numbers of edges, and what becomes of it."""
 
     column: Text
-    """of finite numbers; a weight, and what scale: log takes, is at least 0"""
+    """of finite numbers; weights, and what scale: log takes, are at least 0"""
     scale: Literal["none", "log"] = "none"
-    """log: log(1 + number); none: as it is"""
+    """log: log(1 + number)"""
 
 
 def _wrap_column(value: object) -> object:
@@ -55,13 +55,13 @@ class TimeFilter(Settings):
     column: Text
     """of dates or times"""
     after: Moment | None = None
-    """the first moment that is within; null: no first"""
+    """first moment within; null: no first"""
     before: Moment | None = None
-    """the first moment that is no more; null: no last"""
+    """first moment beyond; null: no last"""
     format: TimeFormat | None = None
-    """of text, as in %d.%m.%Y; null: ISO"""
+    """of text, such as %d.%m.%Y; null: ISO"""
     missing: Literal["error", "drop"] = "error"
-    """an edge without a time stops or is left out"""
+    """an edge without a time is an error, or dropped"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -78,11 +78,11 @@ class DecaySettings(Settings):
     column: Text
     """of dates or times"""
     half_life_days: float = Field(gt=0)
-    """age at which half of the weight is left"""
+    """age that halves a weight"""
     at: Moment
-    """when age is 0; no edge may be later"""
+    """moment of age 0, of no later edge"""
     format: TimeFormat | None = None
-    """of text, as in %d.%m.%Y; null: ISO"""
+    """of text, such as %d.%m.%Y; null: ISO"""
 
 
 NO_EDGE_FEATURES: Final = (
@@ -101,9 +101,9 @@ class RelationSettings(Settings):
         dict[Text, Annotated[float, Field(ge=0)]], Field(min_length=1, description="relation → what it multiplies by")
     ]
     other: Literal["error", "drop"] = "error"
-    """a relation that is not listed stops or is left out"""
+    """an unlisted relation is an error, or dropped"""
     hops: dict[Text, Hops] = Field({})
-    """relation → as edges[].hops; none: as far as the local model looks"""
+    """relation → as edges[].hops; none: as far as the model looks"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -119,23 +119,23 @@ class EdgeSettings(TableFile):
     source: Text
     """column of ids"""
     target: Text | None = None
-    """column of ids; or shared, in its place"""
+    """column of ids; or give shared"""
     source_holder: Text | None = None
-    """column that names the holder whose node source is, as a bank's name; null: always this one's. For jobs of
-    paradigm union; others leave edges to other holders' nodes out
+    """column that names the source node's holder, such as a bank; null: this one. For union jobs; others drop edges to
+    other holders' nodes
     """
     target_holder: Text | None = None
-    """the same of target"""
+    """likewise for target"""
     shared: Text | None = None
-    """in place of target: a column of what nodes share, as a device; whoever has the same is joined"""
+    """in place of target: column of what nodes share, such as a device; equal values are joined"""
     at_most: int = Field(50, ge=2, le=1000)
-    """a shared value of more nodes joins none"""
+    """a value of more nodes joins none"""
     weight: Annotated[
         WeightSettings | None,
         BeforeValidator(_wrap_column, json_schema_input_type=WeightSettings | Text | None),
         PlainSerializer(_weight_to_setting),
     ] = None
-    """column of finite numbers of at least 0, or {column, scale}; null: every edge weighs 1"""
+    """column of finite numbers from 0, or {column, scale}; null: all weigh 1"""
     features: tuple[
         Annotated[WeightSettings, BeforeValidator(_wrap_column, json_schema_input_type=WeightSettings | Text)], ...
     ] = ()
@@ -143,26 +143,24 @@ class EdgeSettings(TableFile):
     relation: RelationSettings | None = None
     """null: all edges alike"""
     directed: bool = False
-    """false: a row is an edge in both directions, a self-loop once"""
+    """false: a row is an edge both ways, a self-loop once"""
     unknown: Literal["error", "drop"] = "error"
-    """an id that is not in the node table"""
+    """an id outside the node table is an error, or dropped"""
     filter: TimeFilter | None = None
-    """which edges there are, by their time; null: all"""
+    """edges to keep, by time; null: all"""
     decay: DecaySettings | None = None
-    """what age takes of an edge's weight; null: nothing"""
+    """weights fall with age; null: never"""
     normalize: Literal["mean"] | Annotated[float, Field(gt=0)] | None = None
-    """what weights are divided by: the mean of those of their relation in this table, which is then 1, or a number;
-    null: by nothing
-    """
+    """divisor of weights: the mean of their relation in this table, or a number; null: none"""
     factor: float = Field(1.0, ge=0)
-    """what every weight of this table is multiplied by at last"""
+    """multiplies every weight, at last"""
     name: Text | None = None
-    """of the relation that its edges are, of one name in several tables: one; null: the file's without its ending. Not
-    beside relation, which names them
+    """of the relation, the same one in all tables with this name; null: the file's name without ending. Not beside
+    relation
     """
     hops: Hops | None = None
-    """with model.local.model relational: edges count within so many hops of a node; null: as far as the model looks.
-    Beside relation: relation.hops
+    """model.local.model relational: hops from a node within which edges count; null: as far as the model looks. Beside
+    relation: relation.hops
     """
 
     @model_validator(mode="after")
@@ -263,12 +261,12 @@ class LabelSettings(FormatSettings):
     """The label holder's classes; a node without a value is unlabelled."""
 
     column: Text
-    """of the node table, or of file"""
+    """of the node table, or file"""
     classes: Annotated[tuple[Text, ...], Field(min_length=2, description="its values, in the order of the classes")]
     file: TablePath | None = None
-    """labels in a file of their own; an id that is not there is unlabelled; null: the node table"""
+    """labels in a file of their own, where a missing id is unlabelled; null: the node table"""
     id: Text | None = None
-    """column of ids of that file; null: as nodes.id"""
+    """that file's column of ids; null: as nodes.id"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -377,30 +375,30 @@ class JoinedSettings(TableFile):
     id: Text | None = None
     """its column of ids; null: as nodes.id"""
     prefix: str = ""
-    """put before the names of its columns, as in usage."""
+    """of its columns' names, such as usage."""
 
 
 class NodeSettings(TableFile):
     """The node table: one row per node."""
 
     id: Text
-    """the column by which holders' nodes are matched"""
+    """column that matches holders' nodes"""
     duplicates: Duplicates = "refuse"
-    """of several rows of one id in a file of nodes or labels, which counts; refuse: there may be none"""
+    """which row of an id counts in files of nodes or labels; refuse: none may repeat"""
     join: tuple[JoinedSettings, ...] = ()
     """further tables with columns of the same nodes; an id that is not in file is left out"""
     features: tuple[Features, ...]
-    """columns, and how they become numbers (tables.md); []: none, which is a column of zeros"""
+    """columns, and how they become numbers (tables.md); []: a column of zeros"""
     columns_from_edges: tuple[Text, ...] = ()
-    """columns that are made of edges, as a number of payments, or patterns of their names: they show edges at any ε,
-    and a job whose ε protects edges is refused while one is among features
+    """columns, or patterns of names, made of edges, such as a number of payments. They show edges at any ε: with one
+    among features, jobs whose ε protects edges are refused
     """
     label: LabelSettings | None = None
     """at the label holder only"""
     target: Text | None = None
-    """in place of label: a column of numbers to predict; a node without one is not trained on"""
+    """in place of label: column of numbers to predict; nodes without one do not train"""
     graph: Text | None = None
-    """where the table has many graphs: a column of whole numbers, the graph that each node is of"""
+    """for many graphs in a table: integer column, each node's graph"""
     split: Split | None = None
     """with label or target only"""
 
@@ -453,7 +451,7 @@ class TableSettings(Settings):
     """One organisation's own tables."""
 
     party: PartyName
-    """this organisation's name, as in the job and in its kit"""
+    """this organisation's name in jobs and its kit"""
     nodes: NodeSettings = NO_NODES
     """left out: it has none, and edges between those of others, as a payment network"""
     edges: tuple[EdgeSettings, ...] = ()

@@ -1,14 +1,14 @@
-"""What every operation costs: bytes and rounds as docs/sealed.md says, as they are counted, and as they are sent."""
+"""Bytes and rounds of every operation: as docs/sealed.md says, as counted, and as sent."""
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from docs.pages import find_page
 from tests.mpc.sealed.parties import NAMES, of, run
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.codec import HEADER_BYTES
@@ -18,7 +18,7 @@ from veilgraph.mpc.sealed import functions
 from veilgraph.mpc.sealed.machine import CountingMachine, Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire
 
-PAGE = Path(__file__).parents[3] / "docs" / "sealed.md"
+PAGE = find_page("sealed.md")
 
 
 class Clock:
@@ -165,7 +165,7 @@ def counted(before: Before, operation: Callable[..., object], holders: int) -> t
 
 
 def stated() -> dict[str, tuple[int, int, str, str]]:
-    """docs/sealed.md: operation → rounds, messages to each other holder, bytes of them, bytes that the dealer sends."""
+    """Operation → rounds, messages to each holder, their bytes, the dealer's bytes (docs/sealed.md)."""
     rows = re.findall(r"^\| `([^`]+)` \| (\d+) \| (\d+) \| `([^`]+)` \| `([^`]+)` \|", PAGE.read_text(), re.MULTILINE)
     return {name: (int(rounds), int(messages), sent, dealt) for name, rounds, messages, sent, dealt in rows}
 

@@ -1,4 +1,4 @@
-"""What a party of a union gets by lying, by asking again, and from what it is told: the table in docs/union.md."""
+"""Attacks by a party of a union: lies, repeated requests, inference (the table in docs/union.md)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -38,9 +38,9 @@ class AtHomeSettings(Settings):
     """After the last round a holder trains a correction of the averaged network, of its own; nothing of it is sent."""
 
     epochs: int = Field(300, ge=1, le=10_000)
-    """of Adam; the best on the holder's validation nodes is kept, or none of them"""
+    """of Adam; the best on validation nodes is kept, if any"""
     hops: int = Field(1, ge=0, le=16)
-    """means of neighbours, over the holder's own edges"""
+    """means of neighbours over own edges"""
     dim: int = Field(16, ge=1, le=4096)
     """its width"""
     learning_rate: float = Field(0.01, gt=0)

@@ -153,15 +153,15 @@ class LinksSettings(TaskSettings):
     """Link prediction."""
 
     decoder: Literal["inner", "mlp"] = "inner"
-    """a pair's score: inner product of two embeddings; or an MLP of their product"""
+    """score of a pair: inner product, or an MLP of the embeddings' product"""
     validation: float = Field(0.1, gt=0, lt=1)
-    """share of a holder's edges to choose the epoch by"""
+    """share of edges to choose the epoch by"""
     test: float = Field(0.2, ge=0, lt=1)
-    """share of a holder's edges to test on"""
+    """share of edges to test on"""
     negatives: int = Field(1, ge=1, le=100)
-    """pairs without an edge, of every training edge"""
+    """pairs without an edge per training edge"""
     bins: int = Field(500, ge=2, le=100_000)
-    """of the histograms of scores that are added up"""
+    """of the summed histograms of scores"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -52,7 +52,7 @@ class _MeanStepSettings(RuleSettings):
     words: ClassVar[str] = "adds the mean of the holders' changes to the weights"
 
     server_rate: float = Field(1.0, gt=0)
-    """η: how far the server goes along the mean change"""
+    """η: the server's step along the mean change"""
 
     @override
     def step(self, weights: Tensor, mean: Tensor, memory: Mapping[str, Tensor], learning_rate: float) -> Tensor:
@@ -75,7 +75,7 @@ class FedProxSettings(_MeanStepSettings):
 
     name: Literal["fedprox"] = "fedprox"
     mu: float = Field(0.01, ge=0)
-    """μ: how strongly a holder's weights are held near those it was sent"""
+    """μ: pull of a holder's weights to those it received"""
 
     @override
     def local_loss(self, loss: Tensor, weights: Sequence[Tensor], start: Sequence[Tensor]) -> Tensor:
@@ -95,7 +95,7 @@ class FedSgdSettings(RuleSettings):
 
     name: Literal["fedsgd"] = "fedsgd"
     momentum: float = Field(0.0, ge=0, lt=1)
-    """β: how slowly the mean gradient is forgotten"""
+    """β: momentum of the mean gradient"""
 
     @override
     def memory(self, size: int) -> dict[str, Tensor]:
@@ -117,11 +117,11 @@ class FedAdamSettings(RuleSettings):
     server_rate: float = Field(0.01, gt=0)
     """η: length of the server's step"""
     beta_1: float = Field(0.9, ge=0, lt=1)
-    """β₁: how slowly the mean change is forgotten"""
+    """β₁: decay of the mean change"""
     beta_2: float = Field(0.99, ge=0, lt=1)
-    """β₂: how slowly its square is forgotten"""
+    """β₂: decay of its square"""
     tau: float = Field(1e-3, gt=0)
-    """τ: below which a change is not made longer"""
+    """τ: smaller changes are not lengthened"""
 
     @override
     def memory(self, size: int) -> dict[str, Tensor]:
@@ -161,8 +161,8 @@ class NetworkSettings(Settings):
     """The network that all holders train: a linear map of the features, hops over a holder's edges, logits."""
 
     dim: int = Field(64, ge=0, le=4096)
-    """d, the width of every embedding; 0, with privacy and without hops: logits are one linear map of the columns,
-    which begins at zero, so that the first gradient is a sum of rows for each class
+    """d, width of embeddings; 0, with privacy and without hops: logits are a linear map of the columns that begins at
+    zero
     """
     activation: Activation = "relu"
     """after the map of the features"""

@@ -241,7 +241,7 @@ class GraphsSettings(TaskSettings):
     """Graph classification."""
 
     readout: Literal["mean", "sum", "max"] = "mean"
-    """what of its nodes' embeddings a graph's is, column by column"""
+    """pools a graph's node embeddings, per column"""
 
     @override
     def describe(self) -> list[str]:

@@ -109,25 +109,19 @@ class AveragingSettings(Settings):
     """what is learnt"""
     rule: AnyRuleSettings = FedAvgSettings()
     personal: tuple[Literal["input", "local", "output"], ...] = ()
-    """parts of the network whose weights each holder has for itself, and never adds up: the map of the features, the
-    hops, the last map
-    """
+    """parts whose weights each holder keeps to itself: map of the features, hops, last map"""
     local_epochs: int = Field(5, ge=1, le=1000)
-    """E: epochs of a holder's own training in each round"""
+    """E, a holder's epochs in a round"""
     threshold: int | None = Field(None, ge=1)
-    """t: how many holders must be there in a round from beginning to end, more than half of them; fewer than t that
-    collude with the server learn no single holder's weights; null: more than two thirds
+    """t, holders needed throughout a round, over half; fewer that collude with the server learn no holder's weights.
+    null: over two thirds
     """
     patience_s: float = Field(60.0, gt=0)
-    """how long the server waits for each message of a sum, of all holders together, before it goes on without those
-    from whom none came
-    """
+    """the server's wait for each message of a sum, then it continues without missing holders"""
     privacy: SampledSettings | None = None
-    """what is opened is noised, for an ε of a node with label and edges (DP-SGD); null: it is not"""
+    """DP-SGD: noise for an ε of a node with label and edges; null: none"""
     at_home: AtHomeSettings | None = None
-    """with privacy: what each holder adds to the model after the last round, from its own data without noise, and
-    keeps; null: nothing
-    """
+    """with privacy: what each holder adds to the final model from its own data, without noise, and keeps"""
 
 
 _BY_NODES: Final = PartitionSettings(by="nodes")

@@ -44,8 +44,7 @@ class TaskSettings(Settings):
     """What is learnt. A task with settings of its own has a subclass."""
 
     name: Annotated[str, named_in(TASKS)] = "classes"
-    """classes: of each node its class; values: of each node a number; links: which nodes are joined; graphs: of each
-    graph its class
+    """classes: a class per node; values: a number per node; links: which nodes are joined; graphs: a class per graph
     """
 
     @property

@@ -24,31 +24,29 @@ class PaymentsSettings(Settings):
     customers: int = Field(10_000, ge=200, le=10**8)
     """N, over all banks"""
     transfers: int = Field(100_000, ge=1, le=10**9)
-    """T, exactly, those of patterns among them"""
+    """T, with those of patterns"""
     banks: int = Field(3, ge=2, le=MAX_HOLDERS)
     """named A, B, …; the first is the largest"""
     overlap: float = Field(0.2, ge=0, le=1)
-    """share of the customers that have accounts at two banks"""
+    """share of customers with accounts at two banks"""
     laundering: float = Field(0.04, gt=0, le=0.2)
-    """share of the customers that belong to a pattern"""
+    """share of customers in a pattern"""
     patterns: Annotated[tuple[PatternKind, ...], Field(min_length=1)] = PATTERN_KINDS
-    """which there are, each as often as every other, to one"""
+    """kinds of patterns, equally frequent to one"""
     lookalikes: int = Field(5, ge=0, le=20)
-    """lawful customers for each member of a pattern who pay and are paid just as it is"""
+    """lawful customers per member with the same payments"""
     signal: float = Field(1.0, ge=0)
-    """how far the members' columns of a bank lean, likewise of the shop and the telecom: length of the shift of normal
-    noise of variance 1
-    """
+    """shift of members' columns at banks, shop and telecom, against noise of variance 1"""
     mules: float = Field(1.0, ge=0, le=1)
-    """share of the members whose columns lean; the others' look like anybody's"""
+    """share of members whose columns shift"""
     communities: float = Field(0.0, ge=0, le=1)
-    """share of the dealings between persons that join two of one community of 30, all launderers or none"""
+    """share of dealings between persons inside a community of 30, all launderers or none"""
     fee: float = Field(0.02, ge=0, le=0.2)
-    """largest share of what it passes on that a member keeps"""
+    """largest share that a member keeps of what it passes on"""
     days: int = Field(90, ge=14, le=3650)
-    """from the first transfer to the last, at most"""
+    """most days from first to last transfer"""
     reach: float = Field(0.8, gt=0, le=1)
-    """share of the customers that the shop knows; the telecom as many"""
+    """share of customers that the shop knows; likewise the telecom"""
 
     @field_validator("patterns")
     @classmethod
@@ -100,13 +98,13 @@ class BlockModelSettings(Settings):
     features: int = Field(64, ge=1)
     """F columns"""
     mean_degree: float = Field(10.0, gt=0)
-    """neighbours of a node on average: N·mean_degree/2 edges"""
+    """of a node: N·mean_degree/2 edges"""
     homophily: float = Field(0.8, ge=0, le=1)
-    """share of the edges that are inside a block"""
+    """share of edges inside blocks"""
     degree_exponent: float | None = Field(2.5, ge=2.1)
-    """γ of the expected degrees' density, d^-γ; null: all nodes expect the same degree"""
+    """γ of the expected degrees' density d^-γ; null: equal degrees"""
     signal: float = Field(1.0, ge=0)
-    """length of a class's mean feature vector; the noise has variance 1 in every column"""
+    """length of a class's mean feature vector; noise has variance 1"""
 
     @property
     def density(self) -> float:

@@ -36,9 +36,9 @@ class MethodSettings(Settings):
     """What every method has."""
 
     name: Annotated[str, named_in(METHODS)] = "apge"
-    """plain: a graph autoencoder, nothing hidden; apge: trained to hide; noise: differentially private"""
+    """plain: graph autoencoder; apge: trained to hide; noise: differentially private"""
     dim: int = Field(32, ge=1, le=4096)
-    """numbers of an embedding"""
+    """width of embeddings"""
 
     @property
     def kind(self) -> type[Method[Any]]:

@@ -28,19 +28,19 @@ class EmbedDataSettings(Settings):
     """Which graph; from Python none of them, with ``graph=``."""
 
     dataset: Annotated[str, named_in(DATASETS)] | None = None
-    """a public or made graph, in one piece"""
+    """a public or made graph, undivided"""
     block_model: Described = None
-    """dataset block-model: the graph's size and shape"""
+    """size and shape, for dataset block-model"""
     payments: Described = None
-    """dataset payments: the world's size and shape"""
+    """size and shape, for dataset payments"""
     root: Path | None = None
-    """folder that holds the data set's files"""
+    """folder of the data set's files"""
     graph: Path | None = None
     """a saved graph (.safetensors)"""
     party: Path | None = None
-    """a party file (.yaml), whose tables are read"""
+    """a party file (.yaml)"""
     edges_public: bool = False
-    """whether who gets the embeddings has the edges too: attacks then use them"""
+    """recipients of the embeddings have the edges too, and attacks use them"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -61,11 +61,11 @@ class AttributeSettings(Settings):
     """One attribute of the nodes; its name alone will do."""
 
     column: str | int
-    """label: the labels that come with the graph; of a party's table a column, of another graph the number of a feature
-    or, from Python, the name of a tensor in Data
+    """label: the graph's labels; else a column of the party's table, a feature's number or, from Python, a tensor's
+    name in Data
     """
     cut: tuple[float, ...] = ()
-    """numbers, rising, that divide a column of numbers into classes; none: every value is a class"""
+    """rising numbers that divide a column into classes; none: every value is a class"""
 
     @field_validator("cut")
     @classmethod
@@ -86,13 +86,13 @@ class EvaluationSettings(Settings):
     """What the report is held against."""
 
     known: float = Field(0.5, gt=0, lt=1)
-    """share of the nodes whose private attribute the attacker knows"""
+    """share of nodes whose private attribute the attacker knows"""
     unseen: float = Field(0.2, gt=0, lt=1)
-    """share whose useful attribute the encoder is not told, by which it is judged"""
+    """share of nodes whose useful attribute is held out for evaluation"""
     links: float = Field(0.1, ge=0, lt=1)
-    """share of the edges that are left out of the embeddings, by which they are judged"""
+    """share of edges held out for evaluation"""
     families: tuple[str, ...] = tuple(FAMILIES)
-    """models that attack, each trained afresh"""
+    """attacking models, each trained afresh"""
 
     @field_validator("families")
     @classmethod
@@ -107,9 +107,9 @@ class EmbedJob(Settings):
     """One job: embeddings of one graph, by one method."""
 
     name: str = Field("embeddings", pattern=NAME_PATTERN)
-    """of the directory that is made"""
+    """of the output folder"""
     seed: int = Field(0, ge=0, lt=2**63)
-    """of weights, projections and draws for the report; noise that protects has none"""
+    """of weights, projections and the report's draws, not of protective noise"""
     data: EmbedDataSettings = EmbedDataSettings()
     keep: AnyAttribute = AttributeSettings(column=LABEL)
     """the useful attribute"""

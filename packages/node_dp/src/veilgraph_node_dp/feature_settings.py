@@ -25,23 +25,21 @@ class FeatureReleaseSettings(Settings):
     """Every holder perturbs the features of each of its nodes a single time. ε is of one node's features there."""
 
     mechanism: Annotated[str, named_in(FEATURE_MECHANISMS)] = "multi-bit"
-    """multi-bit: a few sampled features, a bit of each; one-bit: a bit of every feature; gaussian, laplace: noise on
-    every feature, to compare with
+    """multi-bit: a bit each of a few sampled features; one-bit: of every feature; gaussian, laplace: noise on all, for
+    comparison
     """
     epsilon: float = Field(gt=0, allow_inf_nan=False)
-    """ε of one node's release, all its features together"""
+    """ε of a node's release, all features together"""
     low: float = Field(0.0, allow_inf_nan=False)
-    """α: the least value that a feature can have"""
+    """α, the least possible value of a feature"""
     high: float = Field(1.0, allow_inf_nan=False)
-    """β: the largest; both must be known without looking at the data, whose extremes are private"""
+    """β, the largest; both public, since the data's extremes are private"""
     sampled: int | None = Field(None, ge=1)
-    """m: features sampled by multi-bit; default: the number from 1 to d with the least variance"""
+    """m, features that multi-bit samples; null: least variance"""
     delta: float | None = Field(None, gt=0, lt=1)
-    """δ of one release; for gaussian alone, which needs one"""
+    """δ of a release, for gaussian only"""
     canaries: int = Field(0, ge=0)
-    """nodes of each holder whose values are made up, so that an audit can hold the release against its ε; what is
-    learned from them is worthless
-    """
+    """made-up nodes of each holder, to audit ε; what is learned is worthless then"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -44,17 +44,17 @@ class KPropSettings(Settings):
     """
 
     hops: Literal["auto"] | Annotated[int, Field(ge=0, le=128)] = "auto"
-    """K: how often a node's neighbours, itself excluded, are aggregated; auto: 0, 2, 4 and 8 side by side, of which the
-    validation nodes choose, and 8 with release.labels
+    """K, aggregations over neighbours without the node itself; auto: the best of 0, 2, 4 and 8 on validation nodes, or
+    8 with release.labels
     """
     aggregate: Literal["gcn", "mean", "sum"] = "gcn"
-    """AGGREGATE without self-loops: D^-1/2·A·D^-1/2, D^-1·A or A; hops: 0 uses none"""
+    """AGGREGATE without self-loops: D^-1/2·A·D^-1/2, D^-1·A or A"""
     dim: int = Field(64, ge=1, le=4096)
-    """width of the hidden embedding"""
+    """width of hidden embeddings"""
     activation: Activation = "relu"
-    """of the hidden embedding"""
+    """of hidden embeddings"""
     dropout: Probability = 0.8
-    """of the hidden embedding"""
+    """of hidden embeddings"""
 
     @property
     def tried(self) -> tuple[int, ...]:
@@ -66,11 +66,11 @@ class DenoiseSettings(Settings):
     """Training on labels that went through randomised response."""
 
     denoise_steps: int = Field(8, ge=0, le=128)
-    """K_y: hops over which labels and predictions are aggregated before they are compared, so that the labels' noise
-    cancels out; 0: the loss is corrected for the noise and nothing else
+    """K_y, hops that aggregate labels and predictions before the loss, to cancel label noise; 0: only the loss is
+    corrected
     """
     targets: Literal["soft", "hard"] = "hard"
-    """what the loss compares with: the aggregated labels, or the class that has most of them"""
+    """of the loss: aggregated labels, or their most frequent class"""
 
 
 class PrivateLabelSettings(DenoiseSettings, LabelReleaseSettings):
@@ -81,9 +81,9 @@ class NodeReleaseSettings(Settings):
     """What nodes release, each a single time."""
 
     features: FeatureReleaseSettings | None = None
-    """how features are released; must be given"""
+    """how features are released; needed"""
     labels: PrivateLabelSettings | None = None
-    """null: the label holder has the labels itself"""
+    """null: the label holder has the labels"""
 
 
 class SumPrivacySettings(PrivacySettings):

@@ -21,19 +21,19 @@ class TrajectoriesSettings(Settings):
     cameras: int = Field(3, ge=2, le=MAX_HOLDERS)
     """named A, B, …"""
     recordings: int = Field(10, ge=1, le=100_000)
-    """of each camera, one after the other"""
+    """of each camera, consecutive"""
     frames: int = Field(60, ge=2, le=100_000)
     """of each recording"""
     frame_rate: float = Field(2.5, ge=1, le=30)
-    """frames in a second"""
+    """frames per second"""
     objects: float = Field(16.0, ge=1, le=60)
-    """people in sight at once, about, of an average camera; doors let no more in"""
+    """people in sight of an average camera, about"""
     scenes: Annotated[tuple[SceneKind, ...], Field(min_length=1)] = _USUAL
-    """which there are, one camera after the other"""
+    """of the cameras, in turn"""
     variety: float = Field(1.0, ge=0, le=1)
-    """how far cameras of one kind of scene differ in size, density and speed; 0: not at all"""
+    """how far cameras of one scene differ in size, density and speed"""
     noise: float = Field(0.1, ge=0, le=1)
-    """standard deviation of a velocity's random walk in a second, m/s"""
+    """standard deviation of a velocity's random walk per second, m/s"""
 
     @field_validator("scenes")
     @classmethod

@@ -39,15 +39,15 @@ class TrajectoriesTaskSettings(TaskSettings):
     """What is seen, what is predicted, and of which frames."""
 
     radius: float = Field(4.0, gt=0)
-    """metres; objects of a frame that are nearer are joined by an edge"""
+    """metres within which objects are joined by an edge"""
     observe: int = Field(8, ge=2, le=1000)
-    """frames that are looked at before positions are predicted"""
+    """frames seen before the predicted ones"""
     predict: int = Field(12, ge=1, le=1000)
-    """frames that are predicted, one after the other"""
+    """frames predicted, one by one"""
     batch: float = Field(0.25, gt=0, le=1)
-    """share of a holder's training windows that each local epoch takes, drawn anew"""
+    """share of training windows in a local epoch, drawn anew"""
     split: tuple[Share, Share] = (0.5, 0.2)
-    """shares of a holder's frames, in the order of time, for training and validation; the rest is to test"""
+    """shares of a holder's frames, in time order, for training and validation; the rest tests"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

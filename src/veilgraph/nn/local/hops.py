@@ -41,7 +41,7 @@ class SageMeanSettings(LocalSettings):
     """How its weights start."""
 
     start: Literal["glorot", "average"] = "glorot"
-    """first weights: random, or [I/2, I/2], the mean of a node and its neighbours (sage-mean; relational likewise)"""
+    """first weights: random, or the mean of a node and its neighbours (sage-mean, relational)"""
 
     @model_validator(mode="after")
     def _check_start(self) -> Self:
@@ -153,7 +153,7 @@ class SageVpaSettings(LocalSettings):
     """How alike a node's neighbours are taken to be."""
 
     correlation: float = Field(0.02, ge=0, le=1)
-    """ρ that neighbours are taken to have; 0: their sum by the root of their number, 1: their mean"""
+    """assumed correlation ρ of neighbours; 0: sum by the root of their number, 1: mean"""
 
 
 class _SageVpaHop(_SageHop):
@@ -262,7 +262,7 @@ class GatSettings(LocalSettings):
     """How many heads attend."""
 
     heads: int = Field(4, ge=1)
-    """gat's attention heads; must divide dim"""
+    """gat's attention heads, a divisor of dim"""
 
 
 @cache

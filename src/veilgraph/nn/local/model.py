@@ -42,19 +42,19 @@ class LocalSettings(Settings):
     """Local embeddings: K hops over the holder's own edges. A model with settings of its own has a subclass."""
 
     model: Annotated[str, named_in(LOCAL_MODELS)] = "sage-mean"
-    """of a hop; custom: a module of one's own, from Python"""
+    """of a hop; custom: your own module, from Python"""
     hops: int = Field(2, ge=0, le=32)
-    """K, per exchange round; 0 leaves the edges unused"""
+    """K, per exchange round; 0: edges unused"""
     activation: Activation = "tanh"
     """after every hop"""
     normalize: bool = True
-    """rows of the last round's output to length 1 (Algorithm 2, line 10)"""
+    """last round's rows to length 1 (Algorithm 2, line 10)"""
     dropout: Probability = 0.0
     """before every hop"""
     fanout: int | None = Field(None, ge=1)
-    """with train.batch_size: at most so many neighbours of a node, drawn anew in each step; null: all"""
+    """with train.batch_size: most neighbours of a node, redrawn each step; null: all"""
     learning_rate: float | None = Field(None, gt=0)
-    """Adam's, for the hops; default: train.learning_rate"""
+    """Adam's, for hops; null: train.learning_rate"""
 
     @property
     def kind(self) -> type[LocalModel[Any]]:

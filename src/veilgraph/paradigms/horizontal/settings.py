@@ -46,9 +46,9 @@ class GlobalUpdateSettings(Settings):
     """φ^(l) at the server (SAPGNN eq. 8), after every layer but the last, in this order."""
 
     linear: bool = True
-    """a linear map to width dim; with bias unless batch norm takes it away"""
+    """linear map to width dim, without bias under batch norm"""
     batch_norm: bool = False
-    """over all nodes; running statistics in evaluation"""
+    """over all nodes; running statistics when evaluating"""
     activation: Activation = "relu"
     """of global embeddings"""
     dropout: Probability = 0.5
@@ -66,28 +66,23 @@ class HorizontalSettings(Settings):
     """
 
     layers: int = Field(2, ge=1, le=16)
-    """L; the server sees as many embeddings of each holder in a pass"""
+    """L; in a pass the server sees L embeddings of each holder"""
     dim: int = Field(64, ge=1, le=4096)
-    """d, the width of linear messages, gates and global embeddings"""
+    """d, width of linear messages, gates and global embeddings"""
     message: Literal["linear", "full", "none"] = "linear"
-    """ρ (eq. 4), times the edge's weight. linear: W·h_u, and h_v becomes W·h_v, with W known to the holders alone;
-    full: W·h_u + U·h_v + V·h_e, with the edge's features h_e; none: h_u itself, so that in the first layer the server
-    is sent pooled raw features
+    """ρ (eq. 4), times the edge's weight. linear: W·h_u, and h_v becomes W·h_v, the server not knowing W; full: W·h_u +
+    U·h_v + V·h_e, h_e the edge's features; none: h_u, so the server receives pooled raw features
     """
     aggregate: Literal["max", "min", "mean", "sum"] = "max"
-    """over neighbours, then over holders; max and min are of the messages and zero, which is what a node without
-    neighbours gets; mean and sum need edges that are counted once
+    """over neighbours, then holders; max, min: of messages and zero, the value without neighbours; mean, sum: need
+    edges counted once
     """
     update: Literal["sum", "concat", "gated", "difference"] = "sum"
-    """φ (eq. 6): h + m; h beside m; ReLU(MLP(h))·m; h − m, which is for mean and sum only"""
+    """φ (eq. 6): h + m; h beside m; ReLU(MLP(h))·m; h − m (mean, sum only)"""
     edges: Literal["may-overlap", "disjoint", "deduplicate"] = "may-overlap"
-    """what is known of an edge that several holders could have: it may be at several; the holders promise that it is
-    not; it is used at the first holder that has it
-    """
+    """an edge may be at several holders; holders promise that it is not; the first holder uses it"""
     combine: Literal["max", "secure-max"] = "max"
-    """of the holders' embeddings at the server: it sees each of them; secure-max: it learns the maximum alone, neither
-    the others nor whose it is
-    """
+    """max: the server sees every holder's embeddings; secure-max: the maximum only, not whose it is"""
     server: GlobalUpdateSettings = GlobalUpdateSettings()
 
     @property

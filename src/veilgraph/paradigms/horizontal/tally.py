@@ -44,10 +44,9 @@ class TargetBounds(Settings):
     """What is known of numbers to predict before anything is sent."""
 
     low: float | None = Field(None, allow_inf_nan=False)
-    """the least that a target can be, public"""
+    """public minimum of targets"""
     high: float | None = Field(None, allow_inf_nan=False)
-    """the most that a target can be, public; without low and high targets are standardised by mean and deviation over
-    all holders' training nodes, of which all learn the sums
+    """public maximum; without both, targets are standardised over all holders' training nodes, whose sums all learn
     """
 
     @model_validator(mode="after")
@@ -91,9 +90,7 @@ class LearntSettings(TargetBounds):
     """What is learnt of the nodes."""
 
     name: Literal["classes", "values"] = "classes"
-    """classes: of each node its class, by cross-entropy; values: of each node a number, by the squared error
-    (eq. 15)
-    """
+    """classes: a class per node, cross-entropy; values: a number per node, squared error (eq. 15)"""
 
     @model_validator(mode="after")
     def _check_task(self) -> Self:

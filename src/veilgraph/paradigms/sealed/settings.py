@@ -31,7 +31,7 @@ class SealedModelSettings(Settings):
     """
 
     network: Literal["linear", "mlp"] | None = None
-    """mlp: with a hidden layer beside the linear one; null: both are tried where steps are judged"""
+    """mlp: a hidden layer beside the linear one; null: tries both where steps are judged"""
     hidden: int = Field(16, ge=1, le=4096)
     """width of the hidden layer"""
     blocks: (
@@ -46,21 +46,17 @@ class SealedModelSettings(Settings):
         ]
         | None
     ) = Field(None, min_length=1, max_length=16)
-    """what rows are made of: own: holders' columns; neighbours: means, deviations and degrees that each makes of them
-    over its own edges, at home; quantiles: whether they are above their quantiles, likewise; unit: columns from 0
-    to 1, and rows of these of length 1; boosting: scores of boosted trees that the label holder fits to its columns and
-    labels, at home; pooled.K, each.K: all columns, and such scores where there are any, after K hops over all holders'
-    edges together, or over each one's by themselves; unit.K, unit.each.K: unit likewise; null: several that suit the
-    data are tried
+    """what rows contain. own: holders' columns; neighbours: their means, deviations and degrees over own edges;
+    quantiles: which exceed their quantiles; unit: columns from 0 to 1, rows of length 1; boosting: scores of trees that
+    the label holder boosts on its own data; pooled.K, each.K: columns and scores after K hops over all edges, or each
+    holder's; unit.K, unit.each.K: unit likewise; null: tries several
     """
     directed: bool = False
-    """edges count from source to target alone; false: every holder's go both ways, as is checked"""
+    """edges run from source to target; false: both ways, as is checked"""
     edge_weights: bool = False
-    """edges count what their weights say, which stay hidden; false: weights are refused"""
+    """use edge weights, which stay hidden; false: refuse them"""
     max_degree: int | None = Field(None, ge=4, le=LARGEST_DEGREE)
-    """bound of a node's degree over all holders, each of which may use its share of it; null: each tells its own,
-    rounded up to 2^k − 1
-    """
+    """bound of degrees over all holders, shared among them; null: each reveals its own, rounded up to 2^k − 1"""
     edge_slots: int | None = Field(None, ge=1)
     """edges that every holder seems to have; null: its own number, rounded up by up to a quarter"""
 
@@ -122,22 +118,18 @@ class SealedJob(JobSettings):
     """the network of the sealed paradigm"""
     train: SealedTrainSettings = SealedTrainSettings()
     output: Literal["classes", "margins"] = "classes"
-    """what the label holder learns of a node that is predicted; margins: by how much the score of every class is above
-    the first one's, which makes probabilities, and ranks nodes
-    """
+    """what the label holder learns of a node; margins: scores above the first class's, for probabilities and ranks"""
     named_nodes: int | None = Field(None, ge=1)
-    """null: every common node is predicted, at the end of training and in every prediction; a number: none at the end
-    of training, and in all predictions of the run together so many, which the label holder names and nobody else learns
+    """null: all common nodes are predicted; a number: in all predictions of the run so many, which the label holder
+    names and nobody else learns, and none after training
     """
     release: Literal["none", "holders"] = "none"
-    """holders: at the end of training every holder learns the weights of its own columns in the first layer; none: all
-    weights stay in shares
+    """holders: each learns the first layer's weights of its columns after training; none: all weights stay in shares
     """
 
     dealer_checks: float = Field(0.0, ge=0, le=0.99)
-    """chance with which a dealing is opened, computed again by every holder and replaced by another one, before
-    anything is computed from it: so often is a dealer found out that deals wrongly; 0: nobody checks; with select_by:
-    last alone
+    """chance that a dealing is opened, recomputed by every holder and replaced before use, which exposes a wrong one;
+    0: no checks. With select_by: last only
     """
 
     privacy: VotePrivacySettings | None = None

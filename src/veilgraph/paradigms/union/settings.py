@@ -23,21 +23,18 @@ class UnionModelSettings(SealedModelSettings):
         ]
         | None
     ) = Field(None, min_length=1, max_length=16)
-    """what rows are made of: own: holders' columns; neighbours: means, deviations and degrees that each makes of them
-    over its own nodes' edges, at home; boosting: scores of boosted trees that each fits to its own columns and labels,
-    at home; pooled.K: columns, and such scores where there are any, after K hops over all edges; each.K: after K hops
-    over edges in one direction, for both; null: several that suit the data are tried
+    """what rows contain. own: holders' columns; neighbours: their means, deviations and degrees over own nodes' edges;
+    boosting: scores of trees that each boosts on its own data; pooled.K: columns and scores after K hops over all
+    edges; each.K: over edges in one direction, for both; null: tries several
     """
     directed: bool = True
-    """edges have a direction, as payments have; false: every one goes both ways, as is checked"""
+    """edges run from source to target, as payments; false: both ways, as is checked"""
     edge_weights: Literal[False] = False
-    """over hops all edges count alike, and each pair of nodes once; what they weigh counts at home, in the blocks
-    neighbours and boosting
-    """
+    """hops count each pair of nodes once, unweighted; weights count in neighbours and boosting"""
     max_degree: None = None
-    """each holder tells the largest degree of its nodes, rounded up to 2^k − 1"""
+    """each holder reveals its largest degree, rounded up to 2^k − 1"""
     edge_slots: None = None
-    """each holder tells its number of edges, rounded up by up to a quarter"""
+    """each holder reveals its number of edges, rounded up by up to a quarter"""
 
 
 class UnionJob(SealedJob):
@@ -47,22 +44,20 @@ class UnionJob(SealedJob):
     model: UnionModelSettings = UnionModelSettings()
     """the network of the union paradigm"""
     output: Literal["classes", "margins"] = "margins"
-    """what a holder learns of its own nodes; margins: as of a sealed job, so that it can rank them"""
+    """what a holder learns of its nodes; margins rank them, as in sealed jobs"""
     across: PartyId | None = None
-    """the holder that has all edges between nodes of different holders, and no nodes: a payment network; null: both
-    ends' holders have them
+    """the holder without nodes that has all edges between holders, such as a payment network; null: both ends have them
     """
     named_nodes: int | None = Field(None, ge=1)
-    """null: every holder's nodes are all predicted, to that holder, at the end of training and in every prediction; a
-    number: none at the end of training, and in all predictions of the run together so many of each holder's own, which
-    it names and nobody else learns
+    """null: each holder learns the predictions of all its nodes; a number: in all predictions of the run so many of its
+    nodes, which it names and nobody else learns, and none after training
     """
     release: Literal["none"] = "none"
     """all weights stay in shares"""
     privacy: None = None
     """null: a union has no differential privacy"""
     dealer_checks: Literal[0] = 0
-    """dealings are not checked in a union"""
+    """none in a union"""
 
     @classmethod
     @override

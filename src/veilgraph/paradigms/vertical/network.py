@@ -50,7 +50,7 @@ class InitialSettings(Settings):
     method: Annotated[Literal["collaborative", "individual", "secure-sum"], BeforeValidator(_not_retired)] = (
         "collaborative"
     )
-    """how h^0 follows from all holders' features, or from each one's own"""
+    """how h^0 follows from all holders' features, or each one's"""
     learning_rate: float = Field(0.1, gt=0)
     """SGD on the secret-shared W; collaborative only"""
     momentum: float = Field(0.9, ge=0, lt=1)
@@ -58,15 +58,15 @@ class InitialSettings(Settings):
     weight_decay: float = Field(0.0, ge=0, le=0.5)
     """W ← (1 − learning_rate·weight_decay)·W each step; collaborative only"""
     init_std: float | None = Field(None, gt=0)
-    """of W's normal initialisation; default √(2/(F + d))"""
+    """of W's normal initialisation; null: √(2/(F + d))"""
     activation: Activation = "none"
-    """at each holder, on h^0"""
+    """of h^0, at each holder"""
     dropout: Probability = 0.0
-    """at each holder, on h^0"""
+    """of h^0, at each holder"""
     feature_bits: int | None = Field(None, ge=0, le=24)
-    """fractional bits of x in the ring; default: as many as x needs, at most 12"""
+    """fractional bits of x; null: as many as x needs, up to 12"""
     gradient_bits: int = Field(28, ge=8, le=40)
-    """fractional bits of the scaled gradient in the ring"""
+    """fractional bits of the scaled gradient"""
 
     @model_validator(mode="before")
     @classmethod
@@ -386,9 +386,9 @@ class ModelSettings(Settings):
     """The split network."""
 
     dim: int = Field(64, ge=1, le=4096)
-    """d, the width of every embedding"""
+    """d, width of embeddings"""
     rounds: int = Field(1, ge=1, le=64)
-    """R; with R > 1 holders see combined embeddings of earlier rounds"""
+    """R; above 1, holders see combined embeddings of earlier rounds"""
     initial: InitialSettings = InitialSettings()
     local: AnyLocalSettings = FirstSettings()
     combine: AnyCombineSettings = CombineSettings()

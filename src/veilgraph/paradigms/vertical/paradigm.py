@@ -1,4 +1,4 @@
-"""VFGNN as a paradigm: its costs (docs/protocol.md, Bytes and Memory), privacy, roles, and words in reports."""
+"""VFGNN as a paradigm: costs (docs/protocol.md, Bytes and Memory), privacy, roles, and report texts."""
 
 from __future__ import annotations
 

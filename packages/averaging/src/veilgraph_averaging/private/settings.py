@@ -19,9 +19,8 @@ class SharedNoiseSettings(Settings):
     """Each holder adds a share of the noise: the sum that is opened has what one ε needs (``event.Joint``)."""
 
     colluding: int = Field(ge=1, le=1024)
-    """t: how many holders may work together and with the server, or leave their noise out, and ε of the others still
-    holds; each adds noise of variance σ²C²/(averaging.threshold − t). Every holder hears the weights and knows its own
-    noise, so one that is curious by itself is the first
+    """t: holders that may collude, with the server too, or leave out noise, without weakening the others' ε; each adds
+    noise of variance σ²C²/(averaging.threshold − t). A curious holder, knowing its own noise, is the first
     """
 
 
@@ -32,35 +31,29 @@ class SampledSettings(Settings):
     """
 
     epsilon_total: float | None = Field(None, gt=0)
-    """ε of all rounds together, from which σ follows"""
+    """ε of all rounds; determines σ"""
     noise_multiplier: float | None = Field(None, ge=1e-3, le=1e6)
-    """σ: standard deviation of the noise over clip; one of the two is given"""
+    """σ, the noise's standard deviation over clip; give one of the two"""
     delta: float | None = Field(None, gt=0, lt=1)
-    """δ of that ε; a holder with 1/δ nodes or more refuses; null: the largest power of ten that is at most 1/(10·N), of
-    N = batch/sampling_rate training nodes, and at most 1e-4
+    """δ; a holder with 1/δ nodes or more refuses. null: the largest power of ten up to 1/(10·N) and 1e-4, N =
+    batch/sampling_rate
     """
     unit: Literal["node-edges"] = "node-edges"
-    """what ε is about: a node's features, label and all its edges, and whether it is trained on"""
+    """what ε protects: a node's features, label, edges and membership"""
     neighbours: Neighbours = "zero-out"
-    """the node is there or not, or replaced by any other"""
+    """the node is there or not, or another one"""
     degree_bound: int | None = Field(None, ge=1, le=10_000)
-    """D: the most neighbours of any node, a rule that a holder's edges keep; it refuses where they do not; not with
-    model.local.hops 0
-    """
+    """D, most neighbours of a node; a holder with more refuses. Not with model.local.hops 0"""
     clip: float = Field(1.0, ge=1e-6, le=1e6)
-    """C: the longest gradient (ℓ2) of one training node"""
+    """C, longest gradient (ℓ2) of a training node"""
     sampling_rate: float = Field(1.0, ge=LEAST_RATE, le=1)
-    """q: with which a training node is drawn, each by itself, in a round; 1: all are, which takes the least noise"""
+    """q, chance of each training node in a round; 1 needs the least noise"""
     batch: float = Field(gt=0)
-    """what a sum is divided by: about q times the training nodes of a holder, by public knowledge"""
+    """divisor of sums: about q times a holder's training nodes, by public knowledge"""
     canaries: int = Field(0, ge=0)
-    """nodes of each holder that trains whose values, edges and labels are made up, so that an audit can hold the run
-    against its ledger; what is learned from them is worthless
-    """
+    """made-up nodes of each training holder, to audit the ledger; the model is worthless then"""
     joint_noise: SharedNoiseSettings | None = None
-    """noise made together under the masks of a sum: ε then rests on other holders' noise as well; null: each holder
-    adds all that its ε needs
-    """
+    """noise made jointly under a sum's masks; ε depends on other holders' noise too. null: each adds all its own"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

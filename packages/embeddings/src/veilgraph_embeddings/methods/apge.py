@@ -16,15 +16,15 @@ class ApgeSettings(AutoencoderSettings):
     """How much is done to hide."""
 
     hide_weight: float = Field(1.0, ge=0)
-    """of fooling the adversary in the loss"""
+    """loss weight of fooling the adversary"""
     match_weight: float = Field(3.0, ge=0)
-    """of making means and covariances of the codes of each hidden value those of all; not in the paper"""
+    """loss weight of equal code means and covariances for all hidden values; not in the paper"""
     prior_weight: float = Field(0.0, ge=0)
-    """of fooling the discriminator, which holds codes to a normal one"""
+    """loss weight of fooling the discriminator of normal codes"""
     adversary_steps: int = Field(3, ge=1)
-    """of the adversary and the discriminator for each of the encoder"""
+    """of adversary and discriminator per encoder step"""
     conditioned: bool = True
-    """whether the decoder is given the private attribute"""
+    """the decoder receives the private attribute"""
 
 
 class Apge(Method[ApgeSettings]):

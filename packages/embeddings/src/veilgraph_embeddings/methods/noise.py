@@ -30,13 +30,13 @@ class NoiseSettings(MethodSettings):
     """What the release may cost, and what it is of."""
 
     epsilon: float = Field(gt=0)
-    """ε of the release, about one node's features, and likewise about one edge"""
+    """ε of the release, of a node's features and of an edge"""
     delta: float | None = Field(None, gt=0, lt=1)
-    """δ of it; null: the largest power of ten that is at most 1/(10·N), and 1e-4"""
+    """its δ; null: the largest power of ten up to 1/(10·N) and 1e-4"""
     hops: int = Field(2, ge=0, le=32)
-    """K: sums over neighbours; 0: a node's own row alone, and no edges"""
+    """K, sums over neighbours; 0: a node's own row only"""
     degree_bound: int = Field(10, ge=1)
-    """D: most neighbours of a node that are summed, and what sums are divided by"""
+    """D, most neighbours in a sum, and its divisor"""
 
 
 class Noise(Method[NoiseSettings]):

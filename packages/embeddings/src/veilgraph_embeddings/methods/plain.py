@@ -15,17 +15,17 @@ class AutoencoderSettings(MethodSettings):
     """A graph autoencoder: a GCN of two layers, and what its codes are to give back."""
 
     hidden: int = Field(64, ge=1, le=4096)
-    """width of the encoder's and the decoder's hidden layer"""
+    """width of encoder's and decoder's hidden layer"""
     epochs: int = Field(150, ge=1)
     """steps over the whole graph"""
     learning_rate: float = Field(0.01, gt=0)
     """Adam's"""
     keep_weight: float = Field(4.0, ge=0)
-    """of the useful attribute in the loss"""
+    """loss weight of the useful attribute"""
     link_weight: float = Field(3.0, ge=0)
-    """of the edges in the loss"""
+    """loss weight of the edges"""
     feature_weight: float = Field(0.3, ge=0)
-    """of the features, under a random projection, in the loss"""
+    """loss weight of randomly projected features"""
 
 
 class Plain(Method[AutoencoderSettings]):
