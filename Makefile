@@ -129,13 +129,13 @@ bench-spu: $(INSTALLED) $(SPU_INSTALLED) ## the secure maximum beside SPU's, whi
 bench-peers: $(INSTALLED) $(SPU_INSTALLED) $(CRYPTEN_INSTALLED) ## the secure product beside SPU's and CrypTen's, each installed apart
 	@$(BIN)/python -m benchmarks.peers
 
-bench-scale: $(INSTALLED) ## an epoch on graphs from ten thousand to five million nodes (docs/scale.md); about ten minutes, 24 GiB
+bench-scale: $(INSTALLED) ## an epoch on graphs from ten thousand to five million nodes (docs/guides/scale.md); about ten minutes, 24 GiB
 	@$(BIN)/python -m benchmarks.scale
 
-bench-averaging: $(INSTALLED) $(FLOWER_INSTALLED) ## averaging under masks beside Flower's FedAvg, which is installed apart (docs/averaging.md)
+bench-averaging: $(INSTALLED) $(FLOWER_INSTALLED) ## averaging under masks beside Flower's FedAvg, which is installed apart (docs/explanation/averaging.md)
 	@$(BIN)/python -m benchmarks.averaging
 
-bench-sealed: $(INSTALLED) $(SPU_INSTALLED) ## whole sealed jobs, beside SPU, and up to half a million nodes (docs/sealed-benchmarks.md); about an hour, 24 GiB
+bench-sealed: $(INSTALLED) $(SPU_INSTALLED) ## whole sealed jobs, beside SPU, and up to half a million nodes (docs/reference/sealed-benchmarks.md); about an hour, 24 GiB
 	@$(BIN)/python -m benchmarks.sealed
 	@$(BIN)/python -m benchmarks.sealed_peers
 	@$(BIN)/python -m benchmarks.sealed_scale

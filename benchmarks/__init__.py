@@ -1,1 +1,1 @@
-"""Speed and memory, measured as ratios within one run; ``python -m benchmarks`` writes docs/benchmarks.md."""
+"""Speed and memory, measured as ratios within one run; ``python -m benchmarks`` writes docs/reference/benchmarks.md."""

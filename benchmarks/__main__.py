@@ -1,4 +1,4 @@
-"""Runs the benchmarks and writes what they gave: ``python -m benchmarks [--out docs/benchmarks.md]``."""
+"""Runs the benchmarks and writes what they gave: ``python -m benchmarks [--out docs/reference/benchmarks.md]``."""
 
 from __future__ import annotations
 

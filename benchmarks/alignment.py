@@ -57,7 +57,7 @@ def measure(ids: int) -> AlignmentFigures:
 
 
 def holder_bytes(ids: int, holders: int) -> int:
-    """Bytes that each of ``holders`` holders with ``ids`` ids sends (docs/alignment.md)."""
+    """Bytes that each of ``holders`` holders with ``ids`` ids sends (docs/explanation/alignment.md)."""
     blinded = holders * (POINT_BYTES * ids + HEADER_BYTES * (ids // PIECE_ROWS + 1))
     return blinded + TOKEN_BYTES * ids + HEADER_BYTES
 

@@ -101,7 +101,8 @@ def measure_ours(shape: str, parties: Sequence[PartyGraph]) -> PeerFigures:
     figures = product.measure(shape, parties)
     wire = sockets_seconds(parties)
     online = figures.online_ms / 1e3 + wire
-    dealt = 8 * product.DIM * sum(graph.num_nodes + graph.num_features for graph in parties)  # docs/protocol.md
+    # docs/explanation/protocol.md
+    dealt = 8 * product.DIM * sum(graph.num_nodes + graph.num_features for graph in parties)
     seconds = online + (figures.offline_holder_ms + figures.offline_dealer_ms) / 1e3
     return PeerFigures(seconds, online, int(figures.online_bytes), dealt, 0.0)
 

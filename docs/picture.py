@@ -1,4 +1,4 @@
-"""Draws ``docs/architecture.svg`` of the imports: ``python -m docs.picture``, or ``make docs``.
+"""Draws ``docs/figures/architecture.svg`` of the imports: ``python -m docs.picture``, or ``make docs``.
 
 Every room stands on those that it imports. An arrow that follows from others is left out: what a room imports is all
 that can be reached from it. Words are the rooms' own: the first line of each package.

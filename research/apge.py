@@ -1,4 +1,4 @@
-"""Leakage of embeddings before and after adversarial training, and under noise: tables of docs/embeddings.md.
+"""Leakage of embeddings before and after adversarial training, and under noise: tables of docs/guides/embeddings.md.
 
 ``python -m research.apge run WORLD [--seeds S] [--store FILE]`` measures, a line of JSON for each embedding; what is
 in the file is not measured again. ``python -m research.apge table [--store FILE]`` prints the tables.

@@ -1,8 +1,8 @@
-"""Lower bounds on ε from canaries, for every unit and paradigm that claims one: docs/canaries.md.
+"""Lower bounds on ε from canaries, for every unit and paradigm that claims one: docs/reference/canaries.md.
 
-``python -m research.canary_bounds`` measures what ``docs/canaries.json`` lacks, and goes on where it was cut off;
-``--only averaging`` the settings with that in their name; ``--write`` puts the table into the page. All bounds of the
-table together hold with 95 %: each by itself is wrong with a probability of at most 0.05 over their number.
+``python -m research.canary_bounds`` measures what ``docs/figures/canaries.json`` lacks, and goes on where it was cut
+off; ``--only averaging`` the settings with that in their name; ``--write`` puts the table into the page. All bounds of
+the table together hold with 95 %: each by itself is wrong with a probability of at most 0.05 over their number.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How far off predicted paths are: each camera alone, all under masks, all in one place, and without learning.
 
 ``python -m research.feddy [--seeds S] [--scenes corridor,crossing,plaza] [--out FILE]`` prints the tables of
-docs/trajectories.md. FILE has a line of JSON for each seed, and seeds that it has are not computed again.
+docs/guides/trajectories.md. FILE has a line of JSON for each seed, and seeds that it has are not computed again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """What one camera's change of weights, seen in the clear, tells that the sum over the cameras does not.
 
-``python -m research.feddy_members [--seeds S] [--rounds R]`` prints the table of docs/trajectories.md. The attacker has
-the weights at the beginning of a round, what the round adds to them, and windows of a camera of which half were trained
-on: is a change along −∇loss(window) larger for these? Both halves are of the same camera, each from recordings of its
-own. By the camera's own change it answers as it could without masks, by the mean of all as the server can.
+``python -m research.feddy_members [--seeds S] [--rounds R]`` prints the table of docs/guides/trajectories.md. The
+attacker has the weights at the beginning of a round, what the round adds to them, and windows of a camera of which half
+were trained on: is a change along −∇loss(window) larger for these? Both halves are of the same camera, each from
+recordings of its own. By the camera's own change it answers as it could without masks, by the mean of all as the server
+can.
 """
 
 from __future__ import annotations

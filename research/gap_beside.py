@@ -1,7 +1,7 @@
-"""GAP with all data pooled, its control at an ε of next to nothing, and sealed jobs: docs/gap.md.
+"""GAP with all data pooled, its control at an ε of next to nothing, and sealed jobs: docs/reference/gap.md.
 
-``python -m research.gap_beside --seeds 10`` measures what ``docs/gap.json`` lacks, and goes on where it was cut off;
-``--sets cora`` that alone; ``--write`` puts the table into the page, whose figures of sealed jobs are of
+``python -m research.gap_beside --seeds 10`` measures what ``docs/figures/gap.json`` lacks, and goes on where it was cut
+off; ``--sets cora`` that alone; ``--write`` puts the table into the page, whose figures of sealed jobs are of
 ``research.sealed_privacy``. With level ``node`` no node has more than D neighbours: edges beyond are left out before
 all else.
 """

@@ -1,8 +1,8 @@
-"""The best settings of GAP for each data set, level and ε, with which docs/gap.md measures it.
+"""The best settings of GAP for each data set, level and ε, with which docs/reference/gap.md measures it.
 
-``python -m research.gap_settings`` measures what ``docs/gap-settings.json`` lacks, and goes on where it was cut off;
-``--sets cora --levels node --seeds 1`` that alone. The best of the grid is taken by test figures of up to two seeds,
-which are among those of the page: where that flatters, it flatters GAP.
+``python -m research.gap_settings`` measures what ``docs/figures/gap-settings.json`` lacks, and goes on where it was cut
+off; ``--sets cora --levels node --seeds 1`` that alone. The best of the grid is taken by test figures of up to two
+seeds, which are among those of the page: where that flatters, it flatters GAP.
 """
 
 from __future__ import annotations

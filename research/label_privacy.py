@@ -1,8 +1,8 @@
-"""What perturbed labels cost in accuracy: docs/privacy.md, "Labels".
+"""What perturbed labels cost in accuracy: docs/explanation/privacy.md, "Labels".
 
-``python -m research.label_privacy --seeds 2`` measures what ``docs/label-privacy.json`` lacks and prints the table;
-``--sets digits`` that set alone. A cell is the plaintext twin of a two-holder job with ``preset: auto``; the tests hold
-the twin to the federated job.
+``python -m research.label_privacy --seeds 2`` measures what ``docs/figures/label-privacy.json`` lacks and prints the
+table; ``--sets digits`` that set alone. A cell is the plaintext twin of a two-holder job with ``preset: auto``; the
+tests hold the twin to the federated job.
 """
 
 from __future__ import annotations

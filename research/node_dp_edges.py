@@ -1,7 +1,7 @@
-"""Accuracy of node-dp jobs on Cora with noise on the learner's edges, at several ε: docs/node-dp.md.
+"""Accuracy of node-dp jobs on Cora with noise on the learner's edges, at several ε: docs/explanation/node-dp.md.
 
-``python -m research.node_dp_edges --seeds 3`` measures what ``docs/node-dp-edges.json`` lacks, in whole jobs of two
-parties; ``--write`` puts it into the page.
+``python -m research.node_dp_edges --seeds 3`` measures what ``docs/figures/node-dp-edges.json`` lacks, in whole jobs of
+two parties; ``--write`` puts it into the page.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Accuracy of node-dp jobs with fixed and chosen hops, and of the learner alone: docs/node-dp.md.
+"""Accuracy of node-dp jobs with fixed and chosen hops, and of the learner alone: docs/explanation/node-dp.md.
 
-``python -m research.node_dp_hops --seeds 3`` measures what ``docs/node-dp-hops.json`` lacks: fixed hops in plaintext,
-chosen ones in whole jobs of two parties; ``--write`` puts it into the page.
+``python -m research.node_dp_hops --seeds 3`` measures what ``docs/figures/node-dp-hops.json`` lacks: fixed hops in
+plaintext, chosen ones in whole jobs of two parties; ``--write`` puts it into the page.
 """
 
 from __future__ import annotations

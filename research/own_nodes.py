@@ -1,7 +1,7 @@
 """Own nodes by the preset's defaults: horizontal and averaging beside each holder alone, fedprox, and all in one place.
 
 Run it with: ``python -m research.own_nodes [--sets raw,cora] [--holders 2,4] [--seeds 3] [--epochs 200]``. Figures are
-test accuracies over all holders' test nodes. Each is kept in ``docs/own-nodes.json`` and is not trained again.
+test accuracies over all holders' test nodes. Each is kept in ``docs/figures/own-nodes.json`` and is not trained again.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def main(
     seeds: Annotated[int, typer.Option()] = 3,
     epochs: Annotated[int, typer.Option()] = 200,
 ) -> None:
-    """Measures what is not in ``docs/own-nodes.json`` yet."""
+    """Measures what is not in ``docs/figures/own-nodes.json`` yet."""
     torch.set_num_threads(1)
     found: dict[str, Any] = json.loads(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
     for name in sets.split(","):

@@ -1,7 +1,7 @@
 """What of a world of payments an account, a bank and all banks together give away, by plain models on plain columns.
 
 ``python -m research.payments [--seeds S] [--customers N] [--transfers T] [--needs-graph]`` prints the tables of
-docs/payments.md.
+docs/guides/payments.md.
 """
 
 from __future__ import annotations

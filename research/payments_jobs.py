@@ -1,7 +1,7 @@
 """What organisations find of laundering by the product's own jobs: recall of each pattern, alone, together and pooled.
 
 ``python -m research.payments_jobs [--seeds S] [--customers N] [--transfers T] [--found FILE]`` prints the tables of
-docs/payments.md. Every federated figure is a whole job, with all parties and messages; alone and pooled are its
+docs/guides/payments.md. Every federated figure is a whole job, with all parties and messages; alone and pooled are its
 network in one place. What is found is kept in FILE, a line each, and not computed again.
 """
 

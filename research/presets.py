@@ -1,7 +1,7 @@
-"""Accuracy of ``preset: auto`` beside ``paper``, tuned jobs and each holder alone: docs/presets.md.
+"""Accuracy of ``preset: auto`` beside ``paper``, tuned jobs and each holder alone: docs/guides/presets.md.
 
-``python -m research.presets --seeds 5 --trials 30`` measures what ``docs/presets.json`` lacks, and goes on where it was
-cut off; ``--sets digits,cora`` that alone; ``--write`` puts the table into the page.
+``python -m research.presets --seeds 5 --trials 30`` measures what ``docs/figures/presets.json`` lacks, and goes on
+where it was cut off; ``--sets digits,cora`` that alone; ``--write`` puts the table into the page.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Private training of paradigm averaging: what ε buys holders of nodes of their own, over a control of no ε.
 
-``python -m research.private_averaging --sets pubmed --seeds 5`` measures what docs/private-averaging.json lacks, and
-``--write`` puts the table into docs/averaging.md. Nothing is chosen here but ``preset: auto``, and how many training
-nodes a holder has by public knowledge. Figures are test accuracies over all holders, of the plaintext twin. A seed
-trains each holder's own network once, as that depends on no noise.
+``python -m research.private_averaging --sets pubmed --seeds 5`` measures what docs/figures/private-averaging.json
+lacks, and ``--write`` puts the table into docs/explanation/averaging.md. Nothing is chosen here but ``preset: auto``,
+and how many training nodes a holder has by public knowledge. Figures are test accuracies over all holders, of the
+plaintext twin. A seed trains each holder's own network once, as that depends on no noise.
 """
 
 from __future__ import annotations

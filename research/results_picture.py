@@ -1,4 +1,4 @@
-"""The README's table and picture of results, from ``docs/sealed-peers.json``.
+"""The README's table and picture of results, from ``docs/figures/sealed-peers.json``.
 
 ``python -m research.results_picture`` writes both. A way's cell is its mean over seeds; of several ways that do the
 same it is the best of these.
@@ -17,7 +17,7 @@ from research.sealed_peers import FIGURES, FRESH
 
 README: Final = DOCS.parent / "README.md"
 PICTURE: Final = figure_path("results.svg")
-BEGIN: Final = "(docs/results.svg)\n"
+BEGIN: Final = "(docs/figures/results.svg)\n"
 END: Final = "\n`make demo`"
 SETS: Final = {
     "amazon": "Amazon fraud, AUC",

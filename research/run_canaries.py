@@ -3,7 +3,8 @@
 ``python -m research.run_canaries averaging EPSILON CANARIES FAULT [RUNS]``, or ``sealed``, trains on PubMed (two
 holders, D = 4, 60 rounds) or Cora (two holders), and prints what the other holder, or the label holder, proves.
 FAULT is ``honest``, ``noise=SHARE`` (so much of the noise is added), and of averaging ``again`` (one noise for all
-rounds), ``rate=FACTOR`` (so much more is drawn than is counted) and ``no-clip``. Figures are in docs/canaries.md.
+rounds), ``rate=FACTOR`` (so much more is drawn than is counted) and ``no-clip``. Figures are in
+docs/reference/canaries.md.
 """
 
 from __future__ import annotations

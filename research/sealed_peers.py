@@ -1,8 +1,8 @@
 """What `sealed` reaches beside `vertical`, one holder alone and pooled tables, by defaults alone.
 
-``python -m research.sealed_peers --seeds 5`` measures what ``docs/sealed-peers.json`` lacks, and goes on where it was
-cut off; ``--sets digits,cora`` that alone, and so ``--ways``; ``--fresh``: of seeds that nothing was chosen on;
-``--write`` puts the tables into docs/sealed.md and docs/payments.md.
+``python -m research.sealed_peers --seeds 5`` measures what ``docs/figures/sealed-peers.json`` lacks, and goes on where
+it was cut off; ``--sets digits,cora`` that alone, and so ``--ways``; ``--fresh``: of seeds that nothing was chosen on;
+``--write`` puts the tables into docs/explanation/sealed.md and docs/guides/payments.md.
 Networks are the protocols' twins.
 """
 

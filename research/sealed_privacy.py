@@ -1,6 +1,6 @@
-"""Sealed jobs with ``privacy``: what they gain at several ε, and what noise costs in time: docs/sealed.md.
+"""Sealed jobs with ``privacy``: what they gain at several ε, and what noise costs in time: docs/explanation/sealed.md.
 
-``python -m research.sealed_privacy --seeds 10`` measures what ``docs/sealed-privacy.json`` lacks; ``--sets
+``python -m research.sealed_privacy --seeds 10`` measures what ``docs/figures/sealed-privacy.json`` lacks; ``--sets
 amazon;S-FFSD`` measures these alone; ``--pairs 3`` times so many pairs of jobs; ``--write`` puts both into the page.
 Figures are the twin's, which computes what the parties do. A seed trains once, as training does not depend on ε, and
 draws the noise of each ε anew.

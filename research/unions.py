@@ -13,7 +13,7 @@ training and validation; recall is of these among test accounts. ``--rows``: wor
 accounts train, by steps of so many rows at most; figures are of validation accounts.
 Every way trains the network of union jobs with the defaults, on floating numbers in one place, as the tests hold the
 protocol to. A bank by itself has its own accounts, and all payments of these; of others' accounts it knows nothing
-else. Written to docs/unions.json after every world; worlds that are there are not made again.
+else. Written to docs/figures/unions.json after every world; worlds that are there are not made again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """VFGNN Table 5: Cora with noise on what every step publishes, Gaussian and James-Stein, as the paper has it.
 
-``python -m research.vfgnn_noise --seeds 10`` measures what ``docs/vfgnn-noise.json`` lacks, and ``--write`` puts the
-table into docs/results.md. Jobs have no such noise: it gained nothing at an ε that protects anything. Here the
-plaintext twin of a job has it, in the clear: rows of length C at most, N(0, σ²C²) on every entry of embeddings and of
-the label holder's gradient, and after that the estimate of James and Stein (VFGNN, Algorithm 1).
+``python -m research.vfgnn_noise --seeds 10`` measures what ``docs/figures/vfgnn-noise.json`` lacks, and ``--write``
+puts the table into docs/reference/results.md. Jobs have no such noise: it gained nothing at an ε that protects
+anything. Here the plaintext twin of a job has it, in the clear: rows of length C at most, N(0, σ²C²) on every entry of
+embeddings and of the label holder's gradient, and after that the estimate of James and Stein (VFGNN, Algorithm 1).
 """
 
 from __future__ import annotations

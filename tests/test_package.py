@@ -100,7 +100,7 @@ def contents_module():
 
 CONTENTS = contents_module()
 FILES = [
-    *("LICENSE", "README.md", "pyproject.toml", "docs/sealed.md", "docs/picture.py", "jobs/digits.yaml"),
+    *("LICENSE", "README.md", "pyproject.toml", "docs/explanation/sealed.md", "docs/picture.py", "jobs/digits.yaml"),
     *("src/veilgraph/__init__.py", "src/veilgraph/py.typed", "src/veilgraph/samples/jobs/digits.yaml"),
     *("tests/test_a.py", "research/b.py", "benchmarks/c.py", "lock/hashes.py"),
 ]
@@ -137,7 +137,7 @@ def test_a_wheel_has_the_package_and_nothing_else(tmp_path):
 
 def test_a_source_distribution_has_what_installing_and_reading_take(tmp_path):
     whole = CONTENTS.of_source(FILES, "veilgraph-1.0")
-    assert {f"veilgraph-1.0/{name}" for name in ("LICENSE", "docs/sealed.md", "jobs/digits.yaml")} < whole
+    assert {f"veilgraph-1.0/{name}" for name in ("LICENSE", "docs/explanation/sealed.md", "jobs/digits.yaml")} < whole
     assert not any(name.split("/")[1] in ("tests", "research", "benchmarks") for name in whole)
     assert source_with(tmp_path, whole) == []
     note = "veilgraph-1.0/src/veilgraph.egg-info/SOURCES.txt"
@@ -153,7 +153,7 @@ def test_a_link_among_the_files_or_to_none_of_them_is_found(tmp_path):
     whole = CONTENTS.of_source(FILES, "veilgraph-1.0")
     name = "veilgraph-1.0/jobs/digits.yaml"
     assert source_with(tmp_path, whole, links=[name]) == [f"{SOURCE} has {name}, which is no plain file"]
-    good = "[a](docs/sealed.md#b), [c](jobs), [d](https://example.org/e), [f](#g)"
+    good = "[a](docs/explanation/sealed.md#b), [c](jobs), [d](https://example.org/e), [f](#g)"
     assert source_with(tmp_path, whole, good) == []
     (fault,) = source_with(tmp_path, whole, f"{good}, [h](tests/test_a.py)")
     assert "README.md links to tests/test_a.py" in fault

@@ -312,7 +312,7 @@ def importers():
 
 
 def rows():
-    """{dependency: its parts of veilgraph} of the table in docs/supply-chain.md."""
+    """{dependency: its parts of veilgraph} of the table in docs/reference/supply-chain.md."""
     page = find_page("supply-chain.md").read_text(encoding="utf-8")
     table = re.findall(r"^\| `([a-z_0-9-]+)` \| ([^|]*) \|", page, flags=re.MULTILINE)
     assert len(dict(table)) == len(table)

@@ -131,7 +131,7 @@ def first_row(settings: AveragingJob) -> Tensor:
 
 
 def test_sums_over_columns_of_two_jobs_differ_by_the_row_that_changed(tmp_path: Path) -> None:
-    """What docs/averaging.md says of them: the reason why a holder has to accept column-statistics."""
+    """What docs/explanation/averaging.md says of them: the reason why a holder has to accept column-statistics."""
     settings = from_tables(tmp_path, {"data": {"feature_scaling": "standard"}})
     before, earlier = column_sums(settings, tmp_path / "one"), first_row(settings)
     change_row(settings)

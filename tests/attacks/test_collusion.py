@@ -1,4 +1,4 @@
-"""Collusion of the server with one holder, performed as docs/threat-model.md describes it.
+"""Collusion of the server with one holder, performed as docs/explanation/threat-model.md describes it.
 
 The server, as dealer, has every holder's seed; the colluding holder brings the messages that it received.
 """

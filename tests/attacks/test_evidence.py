@@ -224,7 +224,7 @@ def test_an_older_state_of_a_party_is_noticed_by_the_others(sites: Sites, earlie
 
 
 def test_parties_that_put_back_everything_together_are_not_noticed(sites: Sites, earlier: Sites) -> None:
-    """What docs/threat-model.md says is not noticed."""
+    """What docs/explanation/threat-model.md says is not noticed."""
     for party in PARTIES:
         put_back(sites, earlier, party)
     sites.session()

@@ -269,7 +269,7 @@ def test_weights_of_large_degrees_are_rounded_like_those_of_small_ones() -> None
 
 
 def test_an_exact_sum_of_a_column_tells_of_its_smallest_value() -> None:
-    """Of a thousand amounts above 1, the last digits show the one below 1 (docs/threat-model.md)."""
+    """Of a thousand amounts above 1, the last digits show the one below 1 (docs/explanation/threat-model.md)."""
     generator = torch.Generator().manual_seed(3)
     amounts = torch.cat([1 + torch.rand(1000, generator=generator), torch.tensor([0.03])]).numpy()
     (total,) = exact_sums(np.zeros(len(amounts), dtype=np.int64), amounts, 1)

@@ -55,7 +55,7 @@ def test_it_shows_costs_and_noise_and_reads_and_writes_nothing(
     result = veilgraph("budget", private, "--total", "2,8")
     assert result.exit_code == 0, result.output
     text = words(result.stdout)
-    for part in ("A (label holder)", "per-release ε", "total ε", "edge", "replacement", "docs/privacy.md"):
+    for part in ("A (label holder)", "per-release ε", "total ε", "edge", "replacement", "docs/explanation/privacy.md"):
         assert part in text
     needed = cells(result.stdout[result.stdout.index("Noise that a total needs") :])
     assert [row[0] for row in needed if row[1].startswith("A")] == ["2", "8"]
@@ -123,7 +123,7 @@ def test_what_nodes_release_is_shown_before_anything_is_read(local: Path, monkey
     text = words(result.stdout)
     assert "the node's own values, or any others from -10 to 10" in text
     assert "at all of these has a total ε of 5" in text
-    assert "docs/privacy.md" in text
+    assert "docs/explanation/privacy.md" in text
     assert "Noise that a total needs" not in text
     assert "are about noise on edges" in one_error(veilgraph("budget", local, "--total", "4"))
 
@@ -291,8 +291,8 @@ def test_check_and_budget_say_beforehand_what_noise_leaves(tmp_path: Path) -> No
         sizes += ["--columns", f"{holder}=4", "--edges", f"{holder}=100"]
     (warned,) = said("check", *sizes)
     assert warned == (
-        "noise leaves at most 9% of what votes add without it (1.5 votes a node by model.edge_slots; docs/sealed.md), "
-        "too little to show: raise privacy.epsilon_total to 0.8, or leave privacy out"
+        "noise leaves at most 9% of what votes add without it (1.5 votes a node by model.edge_slots; "
+        "docs/explanation/sealed.md), too little to show: raise privacy.epsilon_total to 0.8, or leave privacy out"
     )
     (enough,) = said("check", *sizes, "--set", "privacy.epsilon_total=0.8")
     assert enough == warned.partition(", too little")[0].replace("9%", "20%")

@@ -71,7 +71,7 @@ def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_value_is_refused_by_key_and_value(key: str, value: object) -> None:
-    """One of each kind of rule; docs/settings.md has the bounds of every key."""
+    """One of each kind of rule; docs/reference/settings.md has the bounds of every key."""
     with refused(ConfigError, key=key, value=value):
         parse_job(nested(key, value), "my.yaml")
 

@@ -200,7 +200,7 @@ def agreed(tls: ssl.SSLContext, kit_of_broker: Kit, own: Certified) -> bool:
 
 
 def test_a_brokers_stolen_key_is_worth_nothing_once_the_brokers_root_is_new(consortium: Path, tmp_path: Path) -> None:
-    """As docs/deployment.md has it: without a new project, new certificates of participants or code."""
+    """As docs/guides/deployment.md has it: without a new project, new certificates of participants or code."""
     server = kit(consortium, "server")
     stolen = Certified(tmp_path / "stolen.crt", KeyFile(tmp_path, "stolen"), server.broker.root)
     shutil.copy(server.broker.certificate, stolen.certificate)

@@ -1,4 +1,4 @@
-"""Sentences of the documentation that promise privacy, and their rows in docs/claims.md."""
+"""Sentences of the documentation that promise privacy, and their rows in docs/explanation/claims.md."""
 
 import ast
 import re
@@ -23,7 +23,7 @@ LEAST_WORDS: Final = 3
 """Of a claim: fewer would be found by accident."""
 
 REASONS: Final = ("none: cryptography", "none: access", "none: tests alone")
-"""Why no attack on a run's messages would find a claim false; the head of docs/claims.md explains them."""
+"""Why no attack on a run's messages would find a claim false; the head of docs/explanation/claims.md explains them."""
 
 TELLS: Final = re.compile(
     r"never (leaves?|sent\b)|learns? (nothing|no more)|told nothing|nothing (leaves|else is sent|that depends on)"
@@ -52,7 +52,7 @@ NO_PROMISES: Final = {
 
 
 class Claim(NamedTuple):
-    """A row of docs/claims.md."""
+    """A row of docs/explanation/claims.md."""
 
     page: str
     words: str
@@ -83,7 +83,7 @@ def page_sentences(page: Path) -> tuple[str, ...]:
 
 @cache
 def claims() -> tuple[Claim, ...]:
-    """All rows of docs/claims.md, under the page that their heading leads to."""
+    """All rows of docs/explanation/claims.md, under the page that their heading leads to."""
     found, page = [], ""
     for line in CLAIMS.read_text(encoding="utf-8").splitlines():
         if heading := re.fullmatch(r"## \[.*\]\((.*)\)", line):

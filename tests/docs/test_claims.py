@@ -1,4 +1,4 @@
-"""Every promise of privacy has a row in docs/claims.md, every row one sentence and tests that exist."""
+"""Every promise of privacy has a row in docs/explanation/claims.md, every row one sentence and tests that exist."""
 
 import re
 from collections import Counter

@@ -15,8 +15,8 @@ import torch
 
 import veilgraph as vg
 from docs import notebooks
+from docs.prose import plain, sentences
 from tests import nightly
-from tests.docs.claims import plain, sentences
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

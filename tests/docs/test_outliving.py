@@ -1,4 +1,4 @@
-"""docs/threat-model.md lists all that outlives a session in a party's part of a run."""
+"""docs/explanation/threat-model.md lists all that outlives a session in a party's part of a run."""
 
 import re
 from fnmatch import fnmatch

@@ -28,7 +28,7 @@ JOBS = blocks("yaml", find_page("jobs.md").read_text(encoding="utf-8"))
 
 @pytest.mark.parametrize("block", JOBS)
 def test_yaml_blocks_are_jobs(block):
-    job = parse_job({"name": "page", **yaml.safe_load(block)}, "docs/jobs.md")
+    job = parse_job({"name": "page", **yaml.safe_load(block)}, "docs/guides/jobs.md")
     assert job.data.from_tables == (block is not JOBS[0])
 
 

@@ -1,4 +1,4 @@
-"""The files that a small run passes on its way to the moments of docs/architecture.md: stacks of calls."""
+"""The files that a small run passes on its way to the moments of docs/explanation/architecture.md: stacks of calls."""
 
 import sys
 from collections import defaultdict

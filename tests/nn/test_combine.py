@@ -106,7 +106,7 @@ def test_degree_weights_are_needed(parts):
 
 @pytest.mark.parametrize("holders", [2, 4])
 def test_degree_weighted_appnp_over_a_split_graph_is_the_pooled_one(holders):
-    """With one hop a round, splitting the edges loses nothing (docs/protocol.md)."""
+    """With one hop a round, splitting the edges loses nothing (docs/explanation/protocol.md)."""
     edges = random_adjacency(30, 120).edge_index
     owner = torch.randint(0, holders, (120,), generator=torch.Generator().manual_seed(7))
     split = [Adjacency.of_edges(edges[:, owner == i], None, 30, torch.float64) for i in range(holders)]

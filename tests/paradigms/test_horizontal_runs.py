@@ -99,7 +99,7 @@ def test_a_run_that_was_cut_goes_on_to_the_same_bits(variant: Settings, tmp_path
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("variant", [MEAN, {"train": {"select_by": "last"}}], ids=["mean", "last"])
 def test_bytes_are_those_of_the_protocol(variant: Settings, tmp_path: Path) -> None:
-    """docs/protocol.md, A horizontal job."""
+    """docs/explanation/protocol.md, A horizontal job."""
     settings = job(3, variant)
     run = train(settings, tmp_path / "run")
     parts = load_parts(settings.data, settings.seed)

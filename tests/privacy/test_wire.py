@@ -392,7 +392,7 @@ def test_the_regression_alone_finds_an_embedding_under_a_uniform_looking_code() 
 def test_with_private_seeds_a_holder_cannot_solve_for_anothers_features(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, private_seeds: bool
 ) -> None:
-    """And with the job's seed for all it can, as docs/threat-model.md says."""
+    """And with the job's seed for all it can, as docs/explanation/threat-model.md says."""
 
     links: dict[str, RecordedLink] = {}
 

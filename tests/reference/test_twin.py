@@ -130,7 +130,7 @@ APPNP: Settings = {
 
 @pytest.mark.parametrize("holders", [3])
 def test_appnp_in_rounds_is_appnp_on_the_pooled_graph(holders: int) -> None:
-    """R = 10, K = 1, degree-weighted: the split edges and features cost nothing (docs/protocol.md)."""
+    """R = 10, K = 1, degree-weighted: the split edges and features cost nothing (docs/explanation/protocol.md)."""
     settings = small_job(holders, APPNP)
     graphs = small_parties(holders)
     federation = federate(settings, graphs, 5)

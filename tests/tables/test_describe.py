@@ -1,4 +1,4 @@
-"""What is said of a party's tables; and the example of docs/tables.md, which names every setting."""
+"""What is said of a party's tables; and the example of docs/guides/tables.md, which names every setting."""
 
 import re
 import textwrap

@@ -1,4 +1,4 @@
-"""An attack, as another package has it: docs/extending.md says how."""
+"""An attack, as another package has it: docs/guides/extending.md says how."""
 
 import numpy as np
 

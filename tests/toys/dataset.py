@@ -1,4 +1,4 @@
-"""A data set, as another package has it: docs/extending.md says how."""
+"""A data set, as another package has it: docs/guides/extending.md says how."""
 
 import torch
 from torch_geometric.data import Data

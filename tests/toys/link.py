@@ -1,4 +1,4 @@
-"""A wire between threads, as another package has it: docs/extending.md says how."""
+"""A wire between threads, as another package has it: docs/guides/extending.md says how."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""A local model, a combine strategy and a task, as another package has them: docs/extending.md says how."""
+"""A local model, a combine strategy and a task, as another package has them: docs/guides/extending.md says how."""
 
 from typing import ClassVar
 

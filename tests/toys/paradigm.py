@@ -1,4 +1,4 @@
-"""A paradigm, and what the audit makes of it, as another package has them: docs/extending.md says how."""
+"""A paradigm, and what the audit makes of it, as another package has them: docs/guides/extending.md says how."""
 
 from dataclasses import replace
 from typing import Literal

@@ -167,9 +167,9 @@ def fit(
         out: the run's directory, which must not exist or be empty; default: ``runs/<job's name>-<date>-<time>``, kept.
         ids: with graphs: holder → an id for each of its rows. Horizontal jobs tell nodes by them, where they are not
             ``Data.n_id`` already; a ledger for life knows its nodes by them, and without them charges everybody.
-        ledgers: holder → the folder of its ledger for life (docs/privacy.md#one-budget-for-life), or ``{"folder": ...,
-            "max_epsilon": 1.0}``, which is a limit from then on. Default: beside a saved graph, where a party file
-            says, and of what comes from memory none: its releases are in the ledger of this run alone.
+        ledgers: holder → the folder of its ledger for life (docs/explanation/privacy.md#one-budget-for-life), or
+            ``{"folder": ..., "max_epsilon": 1.0}``, which is a limit from then on. Default: beside a saved graph, where
+            a party file says, and of what comes from memory none: its releases are in the ledger of this run alone.
         custom: for ``model.local.model: custom``, makes the user's local model for a width.
         processes: run every party in a process of its own; the result is the same.
         link: what joins them, one of ours or of an installed package; default: memory, and sockets between processes.

@@ -5,8 +5,8 @@
 to know is drawn from the truth and named as such. Across organisations nobody has all that: see ``audit.across``.
 
 Views come first. Of parties that put theirs together, whoever knows its own summand has the sum of the others' only;
-the dealer and a holder together have what the dealt masks hide. ``docs/threat-model.md`` says against which coalitions
-a claim is made.
+the dealer and a holder together have what the dealt masks hide. ``docs/explanation/threat-model.md`` says against which
+coalitions a claim is made.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Canaries: what guesses about many of them prove of a run's ε.
 
 A run has m canaries, each in or out by a fair coin of its own, and no adversary of a private run guesses many right.
-docs/proofs.md#canaries derives both bounds: of (ε, δ)-privacy (Steinke, Nasr & Jagielski 2023, "Privacy auditing with
-one (1) training run", theorem 5.2) and of a trade-off (after Mahloujifar, Melis & Chaudhuri 2024, "Auditing
-f-differential privacy in one run", here with abstentions).
+docs/explanation/proofs.md#canaries derives both bounds: of (ε, δ)-privacy (Steinke, Nasr & Jagielski 2023, "Privacy
+auditing with one (1) training run", theorem 5.2) and of a trade-off (after Mahloujifar, Melis & Chaudhuri 2024,
+"Auditing f-differential privacy in one run", here with abstentions).
 
 Functions on arrays raise ``DataError`` where these are not finite, or too few canaries are told.
 """
@@ -64,8 +64,8 @@ def one_run_epsilon(
 
     Each r of ``guesses``, chosen without looking, by default m, m/2, m/4 and m/8, is tried with error (1 −
     confidence)/(number of r), and the best bound is given: it holds with the confidence asked for (union bound).
-    docs/proofs.md#canaries has the two claims that may be refuted: with ``claims`` the trade-offs of the ledger's
-    releases, for the ε of the largest at δ, a larger bound; else (ε, δ)-privacy.
+    docs/explanation/proofs.md#canaries has the two claims that may be refuted: with ``claims`` the trade-offs of the
+    ledger's releases, for the ε of the largest at δ, a larger bound; else (ε, δ)-privacy.
 
     Scores are [m], higher = in; coins [m], fair and independent; ``delta`` is of the ledger's total, above 0 with
     ``GaussianClaims``.

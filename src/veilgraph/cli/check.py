@@ -203,7 +203,7 @@ def _count_pairs(of: PartyDescription, job: JobSettings) -> tuple[int, Counter[P
 
 def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
     if not choices:
-        echo(f"preset {settings.preset} chose nothing: keys left out have the defaults of docs/settings.md")
+        echo(f"preset {settings.preset} chose nothing: keys left out have the defaults of docs/reference/settings.md")
     for choice in choices:
         echo(f"preset {settings.preset} chose {choice}, for {choice.why}")
 
@@ -342,7 +342,7 @@ def budget_command(
         facts["lifetime"] = None if own is None else _show_ledger(own, settings, whose, nodes)
         if nothing_yet:
             echo(nothing_yet)
-    echo("what these numbers mean: docs/privacy.md")
+    echo("what these numbers mean: docs/explanation/privacy.md")
     emit(facts)
 
 

@@ -21,7 +21,7 @@ MASKS: Final = ("train_mask", "val_mask", "test_mask")
 class Kind(IntEnum):
     """What a message carries. The number is its code on the wire.
 
-    ``docs/protocol.md`` says for each kind who sends it to whom and why it may leave the sender.
+    ``docs/explanation/protocol.md`` says for each kind who sends it to whom and why it may leave the sender.
     """
 
     HELLO = 1
@@ -104,8 +104,8 @@ class Kind(IntEnum):
 class Tag:
     """Identifies one message between two parties: a tag is never used twice in one direction.
 
-    ``step`` counts, by kind, the passes of the session, the initial embeddings, or the epochs (docs/protocol.md);
-    ``round`` counts the exchanges of one kind within a step.
+    ``step`` counts, by kind, the passes of the session, the initial embeddings, or the epochs
+    (docs/explanation/protocol.md); ``round`` counts the exchanges of one kind within a step.
     """
 
     kind: Kind

@@ -18,7 +18,7 @@ So ties go to the first holder, and where all have −inf nobody wins and the su
 compared instead of winners of a tournament because a pair's two values are private to two holders: the first products
 cost half as much as those of shared bits, no winner has to be selected obliviously, and all pairs go at the same time.
 
-What each party sees, and why it says no more than that: docs/proofs.md#the-secure-maximum.
+What each party sees, and why it says no more than that: docs/explanation/proofs.md#the-secure-maximum.
 """
 
 from __future__ import annotations

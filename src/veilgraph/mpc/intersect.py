@@ -1,4 +1,4 @@
-"""Private alignment: holders agree on their common ids and on one order of them (docs/alignment.md).
+"""Private alignment: holders agree on their common ids and on one order of them (docs/explanation/alignment.md).
 
 A Diffie–Hellman set intersection for any number of holders on NIST P-256, whose group has prime order. Holder i has
 two secret scalars, bᵢ and sᵢ; its key is kᵢ = bᵢ·sᵢ. Its ids leave it as bᵢ·H(id), go round the ring of holders, where

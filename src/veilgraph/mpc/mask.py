@@ -1,4 +1,4 @@
-"""Pairwise masks that cancel in the sum over all holders, and the rounding of sums (docs/protocol.md).
+"""Pairwise masks that cancel in the sum over all holders, and the rounding of sums (docs/explanation/protocol.md).
 
 Every pair of holders agrees on a key (X25519 → HKDF) and expands from it, for every message, a fresh uniform matrix
 that one of the two adds and the other subtracts. Whoever collects one masked matrix from each holder can decode their

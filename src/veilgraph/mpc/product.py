@@ -1,4 +1,4 @@
-"""The exact secure product (VFGNN Algorithm 3; docs/protocol.md): dealer and holder.
+"""The exact secure product (VFGNN Algorithm 3; docs/explanation/protocol.md): dealer and holder.
 
 Holder i's features x^i are private and static; W^i, the weight block of its columns, is additively shared among
 all holders. One forward product gives every holder an additive share of Σ_i x^i·W^i; one backward product turns

@@ -1,6 +1,6 @@
 """Networks: local models, combine strategies, server layers, head.
 
-Jobs name a local model and a strategy; docs/extending.md says how a package adds one. Without a package, a local
+Jobs name a local model and a strategy; docs/guides/extending.md says how a package adds one. Without a package, a local
 model is any ``torch.nn.Module`` with PyTorch Geometric's ``forward(x, edge_index)`` that keeps the width:
 ``fit(job, custom=Model)``, where ``Model(width)`` makes one, for each holder and round (``CustomModel``).
 """

@@ -6,7 +6,7 @@ closed form (Balle & Wang 2018, theorem 8). By hand: ``dp_accounting`` agrees to
 as above it, takes 25 times as long, and adds 0.9 s of import to the 2.3 s of a party's process. Anything else is
 composed numerically by it, from its privacy loss distribution, rounded towards more loss.
 
-One number stands for a release of vectors: docs/proofs.md#one-number-for-a-release-of-vectors.
+One number stands for a release of vectors: docs/explanation/proofs.md#one-number-for-a-release-of-vectors.
 
 The pure ε of local releases is added to the total of all others (basic composition): a node makes one or two of them,
 from which δ buys nearly nothing, and the total stays what local differential privacy means by ε, at any δ.

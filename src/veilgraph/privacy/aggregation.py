@@ -23,7 +23,7 @@ def bound_degrees(edge_index: Tensor, num_nodes: int, bound: int) -> Tensor:
 
     A *pair* is everything that is recorded between two different nodes, of N ≤ 2^31. All pairs have one public order
     that depends on their two node numbers alone, and a pair is kept iff it is among the first D pairs at both its
-    nodes. So at most three pairs differ where one is added or removed: docs/proofs.md#edges-that-stay.
+    nodes. So at most three pairs differ where one is added or removed: docs/explanation/proofs.md#edges-that-stay.
     """
     check_whole("degree_bound", bound, 1)
     if num_nodes > MOST_NODES:

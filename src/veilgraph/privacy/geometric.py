@@ -1,6 +1,6 @@
 r"""Two-sided geometric noise on whole numbers: P(z) ∝ α^|z| with α = e^−ε, drawn exactly.
 
-Proof: docs/proofs.md#noise-on-whole-numbers.
+Proof: docs/explanation/proofs.md#noise-on-whole-numbers.
 
 z = x − y, of two independent geometric numbers, P(x ≥ k) = α^k. The binary digits of such a number are independent:
 digit j is 1 with probability p_j = 1/(1 + e^(ε·2^j)). So J digits are J biased bits, and what is left above them is a

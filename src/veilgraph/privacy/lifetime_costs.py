@@ -2,7 +2,7 @@
 
 Gaussian releases add up in μ², others in their pure ε. Sampled releases, which have none, count as one that shows all
 with a probability φ and is a Gaussian release else (``stand_in``). A node's total is ε_Gauss(√Σμ², δ - Σφ) + Σε,
-however each release is chosen from the outcomes of those before: docs/proofs.md#a-total-for-life.
+however each release is chosen from the outcomes of those before: docs/explanation/proofs.md#a-total-for-life.
 
 δ is the party's own. No number that a job or a peer chooses is the δ of a total, or a part of it: a job with a δ of
 its own choice would else make all jobs before it dearer, for ever. φ is a ten-thousandth of the party's δ. Sampled

@@ -2,7 +2,7 @@ r"""Noise that must protect: from a cryptographic source, and safe against float
 
 Input and noise are multiples of one grid g = 2^⌊log2(scale)⌋·2^-20, so that the low bits of a release hold nothing, and
 sums of both are exact in float64. What computing the noise adds to ε is below 10^-5 for a row of 64 values:
-docs/proofs.md#noise-on-a-grid.
+docs/explanation/proofs.md#noise-on-a-grid.
 
 Discrete Laplace noise could be drawn exactly from geometric samples. Inversion is used because it takes the same steps
 for every value, where the running time of such sampling tells of the value, and its error is as small.

@@ -1,6 +1,6 @@
 """What a job says of privacy: of noise on sums over edges, of private training, and of perturbed labels.
 
-docs/privacy.md says what it means.
+docs/explanation/privacy.md says what it means.
 """
 
 from __future__ import annotations

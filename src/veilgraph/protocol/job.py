@@ -284,8 +284,8 @@ class JobSettings(Settings):
     """of the run's directory across organisations"""
     paradigm: str = "vertical"
     preset: Preset = AUTO
-    """source of keys left out. auto: docs/presets.md, and veilgraph check shows its choices; paper: this page. Stored
-    jobs have all keys
+    """source of keys left out. auto: docs/guides/presets.md, and veilgraph check shows its choices; paper: this page.
+    Stored jobs have all keys
     """
     seed: int = Field(0, ge=0, lt=2**63)
     """of partitions and splits; on one machine, without private seeds, also of weights and dropout"""

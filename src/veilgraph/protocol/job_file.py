@@ -57,7 +57,7 @@ def parse_with_choices(data: object, source: str = "job") -> tuple[JobSettings, 
 def settings_class_of(data: object, source: str = "job") -> tuple[type[JobSettings], dict[str, Any]]:
     """Return the settings class of a job's paradigm and the job's own keys, not validated yet; or ``ConfigError``."""
     if not isinstance(data, dict):
-        raise ConfigError(f"{source}: a job is a mapping, not {type(data).__name__}; see docs/jobs.md")
+        raise ConfigError(f"{source}: a job is a mapping, not {type(data).__name__}; see docs/guides/jobs.md")
     if "party" in data:
         raise ConfigError(f"{source}: party={data['party']!r}: a party file is no job; use veilgraph data check for it")
     name = data.get("paradigm", DEFAULT_PARADIGM)

@@ -95,7 +95,7 @@ class LimitSettings(Settings):
 def parse_limits(data: object, source: str) -> LimitSettings:
     """Validate limits from YAML or a dictionary; raises ``ConfigError`` for the first broken key."""
     if data is not None and not isinstance(data, Mapping):
-        raise ConfigError(f"{source}: limits are a mapping, not {type(data).__name__}; see docs/tables.md")
+        raise ConfigError(f"{source}: limits are a mapping, not {type(data).__name__}; see docs/guides/tables.md")
     with config_errors(source):
         return LimitSettings.model_validate({} if data is None else dict(data))
 

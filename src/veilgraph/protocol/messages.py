@@ -113,7 +113,7 @@ class Route(Generic[J_contra]):
 
 
 class WireFormat(NamedTuple):
-    """What messages look like on the wire, in the notation of docs/protocol.md.
+    """What messages look like on the wire, in the notation of docs/explanation/protocol.md.
 
     ``tag`` has step and round, ``shape`` type and shape, ``part`` the part of a session in which they are sent.
     """

@@ -16,7 +16,7 @@ from veilgraph.tables.settings import TableSettings
 
 
 class MachineSettings(Settings):
-    """Several machines of the party that share its local model, across organisations (docs/deployment.md)."""
+    """Several machines of the party that share its local model, across organisations (docs/guides/deployment.md)."""
 
     count: int = Field(ge=2)
     """number, with the joining one"""
@@ -114,7 +114,7 @@ class PartySettings(TableSettings):
 def parse_party_settings(data: object, source: str = "party") -> PartySettings:
     """Validate party settings from YAML or a dictionary; raises ``ConfigError`` for the first broken key."""
     if not isinstance(data, dict):
-        raise ConfigError(f"{source}: a party file is a mapping, not {type(data).__name__}; see docs/tables.md")
+        raise ConfigError(f"{source}: a party file is a mapping, not {type(data).__name__}; see docs/guides/tables.md")
     with config_errors(source):
         return PartySettings.model_validate(data)
 

@@ -1,7 +1,8 @@
 """Settings that a job leaves out, chosen by its preset from what every party knows before anything runs: the job.
 
 ``paper`` chooses nothing: what is left out has the defaults of the models in ``settings``, which are the papers'.
-``auto`` takes what the job's paradigm offers in ``JobSettings.choices``; docs/presets.md says how that was found.
+``auto`` takes what the job's paradigm offers in ``JobSettings.choices``; docs/guides/presets.md says how that was
+found.
 """
 
 from __future__ import annotations

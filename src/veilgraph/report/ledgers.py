@@ -179,12 +179,12 @@ def life_note(spent: Mapping[PartyId, Record]) -> str:
     if counted_for_life := [party for party, lasts in lasting.items() if lasts]:
         said.append(
             f"These totals are of this run. What all runs took of {', '.join(counted_for_life)} is in each one's "
-            "ledger for life: veilgraph budget JOB --party PARTY (docs/privacy.md#one-budget-for-life)."
+            "ledger for life: veilgraph budget JOB --party PARTY (docs/explanation/privacy.md#one-budget-for-life)."
         )
     if alone := [party for party, lasts in lasting.items() if lasts is False]:
         said.append(
             f"In the ledger of this run alone: {', '.join(alone)}. Another run on the same data costs as much again, "
-            "and nothing counts both; a ledger for life does (docs/privacy.md#one-budget-for-life)."
+            "and nothing counts both; a ledger for life does (docs/explanation/privacy.md#one-budget-for-life)."
         )
     return " ".join(said)
 

@@ -1,9 +1,10 @@
 """What noise a total ε needs, for how many jobs a total lasts, and what accuracy to expect of it.
 
 What to expect was measured on public data, never on anybody's own. ``expected.json`` has the curves: ``python -m
-research.expected`` makes it of what was measured (docs/gap.json, docs/label-privacy.json, docs/sealed-privacy.json,
-docs/private-averaging.json). Between two ε that were measured the curve is a line in log ε. Below the least it is the
-control at an ε of next to nothing, above the largest the figure there: neither promises more than was seen.
+research.expected`` makes it of what was measured (docs/figures/gap.json, docs/figures/label-privacy.json,
+docs/figures/sealed-privacy.json, docs/figures/private-averaging.json). Between two ε that were measured the curve is a
+line in log ε. Below the least it is the control at an ε of next to nothing, above the largest the figure there: neither
+promises more than was seen.
 """
 
 from __future__ import annotations

@@ -206,4 +206,4 @@ def expected_true(job: JobSettings, accuracy: float | None, classes: int) -> str
     if job.label_privacy is None or accuracy is None or _true_test_labels(job):
         return ""
     expected = LabelResponse(job.label_privacy.epsilon, classes).expected_accuracy(accuracy)
-    return f"Against true labels about {expected:.1%} is to be expected (docs/privacy.md#labels)."
+    return f"Against true labels about {expected:.1%} is to be expected (docs/explanation/privacy.md#labels)."

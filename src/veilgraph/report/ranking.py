@@ -218,7 +218,7 @@ def read_column_of(
     if told.ids is None:
         raise refusal(
             ": this run's nodes came from no tables, so they have no ids; leave it out, or train from tables "
-            "(docs/tables.md)"
+            "(docs/guides/tables.md)"
         )
     path = party_file or (settings.data.parties or {}).get(told.party)
     if path is None:

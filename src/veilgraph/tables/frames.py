@@ -37,7 +37,7 @@ class Tables:
         run = vg.fit(vg.Job(), {"bank": bank, "shop": shop})
 
     A run keeps a copy in the holder's part of its directory, which predictions read. A party file says more: relations,
-    several tables of edges, graphs (docs/tables.md).
+    several tables of edges, graphs (docs/guides/tables.md).
 
     Args:
         nodes: a row per node: a pandas DataFrame, a pyarrow Table, or another library's with the Arrow interface.

@@ -1,7 +1,7 @@
 """What a party file says of tables: which columns are features, labels and splits, and which edges there are.
 
-Paths are relative to the file's folder, which whoever reads the tables passes on as ``base``. docs/tables.md explains
-every key.
+Paths are relative to the file's folder, which whoever reads the tables passes on as ``base``. docs/guides/tables.md
+explains every key.
 """
 
 from __future__ import annotations

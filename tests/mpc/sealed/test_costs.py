@@ -1,4 +1,4 @@
-"""Bytes and rounds of every operation: as docs/sealed.md says, as counted, and as sent."""
+"""Bytes and rounds of every operation: as docs/explanation/sealed.md says, as counted, and as sent."""
 
 import re
 from collections.abc import Callable
@@ -165,7 +165,7 @@ def counted(before: Before, operation: Callable[..., object], holders: int) -> t
 
 
 def stated() -> dict[str, tuple[int, int, str, str]]:
-    """Operation → rounds, messages to each holder, their bytes, the dealer's bytes (docs/sealed.md)."""
+    """Operation → rounds, messages to each holder, their bytes, the dealer's bytes (docs/explanation/sealed.md)."""
     rows = re.findall(r"^\| `([^`]+)` \| (\d+) \| (\d+) \| `([^`]+)` \| `([^`]+)` \|", PAGE.read_text(), re.MULTILINE)
     return {name: (int(rounds), int(messages), sent, dealt) for name, rounds, messages, sent, dealt in rows}
 

@@ -1,4 +1,4 @@
-"""Attacks by a party of a union: lies, repeated requests, inference (the table in docs/union.md)."""
+"""Attacks by a party of a union: lies, repeated requests, inference (the table in docs/explanation/union.md)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

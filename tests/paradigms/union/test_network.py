@@ -113,7 +113,7 @@ def test_a_network_and_all_banks_but_one_see_noise_of_the_last(tmp_path: Path) -
 def test_a_network_that_invents_a_payment_moves_predictions_and_is_not_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What docs/union.md says of it: nobody checks what the holder of the edges across puts in."""
+    """What docs/explanation/union.md says of it: nobody checks what the holder of the edges across puts in."""
     of = Places.of
 
     def cheating(places: Places, own: Any) -> Any:

@@ -1,6 +1,6 @@
 """What sums of a private training say of each canary being in, and the trade-offs that its ledger claims.
 
-Scores of noisy sums are log-likelihood ratios, in units of the clip; docs/proofs.md#canaries derives them.
+Scores of noisy sums are log-likelihood ratios, in units of the clip; docs/explanation/proofs.md#canaries derives them.
 """
 
 from __future__ import annotations

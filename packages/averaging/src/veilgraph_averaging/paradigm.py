@@ -1,4 +1,4 @@
-"""Averaging as a paradigm: its words, and a job's bytes and memory before it runs (docs/averaging.md)."""
+"""Averaging as a paradigm: its words, and a job's bytes and memory before it runs (docs/explanation/averaging.md)."""
 
 from __future__ import annotations
 

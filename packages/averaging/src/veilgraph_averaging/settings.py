@@ -1,7 +1,7 @@
 """A job of averaging: every holder has a graph of its own, with features in the same columns and no node in common.
 
 What ``preset: auto`` chooses follows from what the job says: ε or σ, ``batch``, holders, rounds. No data are looked at;
-docs/averaging.md has how it was found.
+docs/explanation/averaging.md has how it was found.
 """
 
 from __future__ import annotations

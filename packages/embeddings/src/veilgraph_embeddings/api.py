@@ -85,7 +85,7 @@ def embed(
     """Embeds a graph for publication, and attacks what was made.
 
     Args:
-        job: its settings, a mapping of them, or the path of its file (docs/embeddings.md).
+        job: its settings, a mapping of them, or the path of its file (docs/guides/embeddings.md).
         graph: a ``PartyGraph`` or PyTorch Geometric's ``Data``, where the job's ``data`` names none.
         out: the directory, which must not exist or be empty; default: ``runs/<job's name>-<date>-<time>``.
         ids: of the graph's rows, which are published with the embeddings; default: ``Data.n_id``, or the rows' numbers.
@@ -122,6 +122,6 @@ def _read(job: Mapping[str, object] | str | Path) -> EmbedJob:
     if isinstance(job, Mapping):
         return parse_embed_job(job)
     if not isinstance(job, str | os.PathLike):
-        way_out = "give embed a dict of settings, or the path of a YAML file (docs/embeddings.md)"
+        way_out = "give embed a dict of settings, or the path of a YAML file (docs/guides/embeddings.md)"
         raise wrong_type("job", job, "a job of embeddings", way_out)
     return read_embed_job(path_of("job", job, "a job file"))

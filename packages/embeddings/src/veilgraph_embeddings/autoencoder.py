@@ -9,8 +9,8 @@ Li et al. 2020, *Adversarial Privacy-Preserving Graph Embedding Against Inferenc
 
 The decoder is given the hidden value s, so that the code need not carry it: *disentangling*. An adversary learns to
 predict s from Z', rare values counting as much as others, and the encoder to leave it at an even guess: *purging*. A
-discriminator holds Z' to a normal prior, which leaves no room for what the decoder does not need. docs/errata.md says
-where this differs from the paper.
+discriminator holds Z' to a normal prior, which leaves no room for what the decoder does not need.
+docs/reference/errata.md says where this differs from the paper.
 """
 
 from __future__ import annotations

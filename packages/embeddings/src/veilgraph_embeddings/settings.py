@@ -144,7 +144,7 @@ def parse_embed_job(data: object, source: str = "job") -> EmbedJob:
     """
     if not isinstance(data, Mapping):
         raise ConfigError(
-            f"{source}: a job is a mapping of settings, not {type(data).__name__}; see docs/embeddings.md"
+            f"{source}: a job is a mapping of settings, not {type(data).__name__}; see docs/guides/embeddings.md"
         )
     with config_errors(source):
         return EmbedJob.model_validate(dict(data))

@@ -307,10 +307,11 @@ def _members(seed: bytes, purpose: str, rows: int, columns: int, count: int) -> 
 class MultiBit(FeatureMechanism):
     """The multi-bit mechanism: of m features chosen at random a biased bit each, x*_i = ±1 by ε/m; 0 for the others.
 
-    ε holds exactly for the program, and the rectified values are unbiased: docs/proofs.md#bits-of-sampled-features.
+    ε holds exactly for the program, and the rectified values are unbiased:
+    docs/explanation/proofs.md#bits-of-sampled-features.
 
     Source: Sajadmanesh & Gatica-Perez, "Locally private graph neural networks", 2020: Algorithm 1, Theorem 3.1 (ε) and
-    Proposition 3.5 (m, corrected: docs/errata.md).
+    Proposition 3.5 (m, corrected: docs/reference/errata.md).
 
     ``release`` returns values in {−1, 0, 1}: where m ≤ d/16 a sparse_csr tensor of float32, to multiply weights with as
     it is; else a dense one of int8. m is ``sampled``, or m* where that is None.

@@ -342,7 +342,7 @@ def release_plan(job: NodeDpJob, party: PartyId, nodes: int | None = None) -> Su
     both worlds. K sums, shortened to B, over pairs of weight at most 1 move together by the root of, *one edge*: 2K,
     whatever the degrees are; *one node's edges*: K·(D + B²) absent and K·(2D + 4B²) replaced. The unit ``node-edges``
     is about a node's columns at the learner as well, so these are then not used at all. Labels are the same in both
-    worlds: no ε here is about them. Proofs: docs/proofs.md#noise-in-every-hop.
+    worlds: no ε here is about them. Proofs: docs/explanation/proofs.md#noise-in-every-hop.
     """
     privacy = job.privacy
     if privacy is None or party not in job.duties.summing:

@@ -2,7 +2,7 @@
 
 What that costs is in ``settings``; here it is made exact. Rows, and what each gives to a sum, are multiples of
 the noise's grid, so that two sums which differ in one term differ by exactly that term:
-docs/proofs.md#sums-that-are-exact.
+docs/explanation/proofs.md#sums-that-are-exact.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A recurrent network over objects that move, joined in every frame with those that are near.
 
 After Feddy (Jiang et al., *Federated Dynamic GNN with Secure Aggregation*, arXiv 2009.07351), which aggregates objects
-near in the current graph and what is known from the previous one; docs/errata.md says what had to be chosen.
+near in the current graph and what is known from the previous one; docs/reference/errata.md says what had to be chosen.
 """
 
 from __future__ import annotations

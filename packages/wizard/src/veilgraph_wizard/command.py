@@ -144,7 +144,7 @@ def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float 
     limits: dict[str, object] = dict(accepting(*jobs).get("limits", {})) if jobs else {}
     comments = [f"# what default jobs reveal: {', '.join(paradigms)}"] if limits else []
     if protect is not None:
-        comments.append("# max_epsilon: of all that is ever released, over all jobs: docs/privacy.md")
+        comments.append("# max_epsilon: of all that is ever released, over all jobs: docs/explanation/privacy.md")
         relation = "zero-out" if protect == "node-edges" else "replacement"
         limits |= {"max_epsilon": epsilon, "epsilon_unit": protect, "epsilon_neighbours": relation}
     if protect in ("edge", "node-edges"):
@@ -180,7 +180,7 @@ def init_job_command(
             ends of edges are, or one has edges alone; sealed with --protect edge; else vertical.
         --select-by FIGURE: What the best epoch has the best of: accuracy, auc, f1, loss. Default: of two classes auc,
             where the paradigm can.
-        --protect: By noise, at --epsilon: one edge, or one label (docs/privacy.md).
+        --protect: By noise, at --epsilon: one edge, or one label (docs/explanation/privacy.md).
         --epsilon E: Total ε of what --protect names. Default: 4.
         --name NAME: Of the job. Default: that of its file.
     """

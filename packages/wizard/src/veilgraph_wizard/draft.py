@@ -62,7 +62,7 @@ class _Drafting:
         found = self._found
         lines = [
             f"# Guessed from {ROWS} rows of each file at most; lines with 'decide' are for you to settle.",
-            "# Then: veilgraph data check. docs/tables.md explains every key.",
+            "# Then: veilgraph data check. docs/guides/tables.md explains every key.",
             "# Columns, categories and classes are those that were found, and others are told how many. Where an ε is",
             "# to protect a node or a label, write what there can be: one that a single node has would tell of it.",
             f"party: {_text(self._party)}  # this holder's name in the job",
@@ -73,7 +73,7 @@ class _Drafting:
             self._check_columns()
             lines += self._nodes()
         else:
-            lines.append("# nodes: none of its own; the job names this holder in across (docs/union.md)")
+            lines.append("# nodes: none of its own; the job names this holder in across (docs/explanation/union.md)")
         lines += ["edges:"] if found.edges else []
         for each in found.edges:
             lines += self._edges(each)

@@ -21,7 +21,7 @@ from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.party_settings import PartySettings
 from veilgraph_wizard.words import are_words
 
-_HEAD: Final = """# Keys that are not here have their defaults: docs/settings.md.
+_HEAD: Final = """# Keys that are not here have their defaults: docs/reference/settings.md.
 # Any may be replaced for once, as with --set train.epochs=100.
 """
 _RANKED: Final = "what the best epoch has the best of on the validation nodes: of two classes, one of them rare"
@@ -34,13 +34,13 @@ _TOGETHER: Final = (
 )
 _CLEAR: Final = (
     "the server sees every holder's embeddings of every node; secure-max: of each node the largest values alone, for "
-    "more traffic (docs/horizontal.md)"
+    "more traffic (docs/explanation/horizontal.md)"
 )
 _APART: Final = "each brings its own party file: veilgraph net join KIT --party FILE"
-_NOISED: Final = "what leaves has noise, and a holder's ledger counts it: veilgraph budget; docs/privacy.md"
+_NOISED: Final = "what leaves has noise, and a holder's ledger counts it: veilgraph budget; docs/explanation/privacy.md"
 _SLOTS: Final = "decide: the most edges that any holder can have, both directions counted; all seem to have as many"
 _DEGREE: Final = "decide: the most edges that a node can have at all holders together; null: each tells its own"
-_ACROSS: Final = "it has no nodes, and the edges between those of different holders: docs/union.md"
+_ACROSS: Final = "it has no nodes, and the edges between those of different holders: docs/explanation/union.md"
 _HERE: Final = "party files, found from the folder in which veilgraph is called"
 
 
@@ -65,7 +65,7 @@ class ProtectedJob:
             ]
             raise ConfigError(
                 f"--protect {self.unit}: no job of paradigm {paradigm} that init writes does; they are "
-                f"{'; '.join(others)}; choose one, or see docs/privacy.md for averaging and node-dp",
+                f"{'; '.join(others)}; choose one, or see docs/explanation/privacy.md for averaging and node-dp",
                 key="--protect",
                 value=self.unit,
             )

@@ -129,7 +129,7 @@ class WatchedService(Monitored):
         self._served, self._requests = served, requests
 
     def collect(self) -> Iterable[Metric]:
-        """All metrics; docs/operations.md says what each tells."""
+        """All metrics; docs/guides/operations.md says what each tells."""
         now = self._served()
         yield build("service")
         yield from self._requests.families()

@@ -28,7 +28,7 @@ class WatchedSite(Monitored):
         self._jobs = SiteJobs(kit)
 
     def collect(self) -> Iterable[Metric]:
-        """All metrics; docs/operations.md says what each tells."""
+        """All metrics; docs/guides/operations.md says what each tells."""
         watch, processes = self._watch, site_processes(self._kit)
         jobs = self._jobs.now(processes)
         yield build(self._kit.kind)

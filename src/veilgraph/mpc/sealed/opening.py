@@ -1,4 +1,4 @@
-"""Openings, which cut or lift: docs/sealed.md has the formulas, and why they show nothing.
+"""Openings, which cut or lift: docs/explanation/sealed.md has the formulas, and why they show nothing.
 
 Two holders do it by one masked bit each: their summands wrap around exactly if a highest bit is set, and n₀·n₁ of
 n_p = 1 − msb(x_p) is shared by Beaver's product with random bits b_p, whose product the dealer deals: holder p sends

@@ -115,7 +115,7 @@ _ITEM = 8
 _BASE = 750 << 20  # of a process with nothing to do, and of what it keeps once freed
 _COPIES, _HELD = 2, 19
 """Of all columns, and matrices of the widest opening or of a number for each slot, that are in hand at once. Measured:
-within a sixth of block models from ten thousand to half a million nodes (docs/sealed-benchmarks.md)."""
+within a sixth of block models from ten thousand to half a million nodes (docs/reference/sealed-benchmarks.md)."""
 _MATRICES: Final = 5  # of a dense graph, and what its making leaves
 _STEPS, _EVALUATIONS = "steps", "evaluations"
 
@@ -192,7 +192,7 @@ def _dealer_checks(dealt: Mapping[PartyId, int], dealings: float) -> Stage:
 def _peak_memory(context: Context, widest: int) -> Mapping[PartyId, int]:
     """Estimate peak memory in bytes of each holder and the server; ``widest``: entries of the largest opening."""
     sizes, plan = context.sizes, context.plan
-    if sizes.blocks:  # fitted to unions of 10^5 to 10^6 accounts, all within a ninth (docs/union.md)
+    if sizes.blocks:  # fitted to unions of 10^5 to 10^6 accounts, all within a ninth (docs/explanation/union.md)
         columns = context.width_of(context.abreast[0], *plan.home, *plan.blocks, *filter(is_apart, plan.blocks))
         over = {holder: (1 + plan.directed) * (sizes.nodes + edges) for holder, edges in sizes.edges.items()}
         found = {holder: 533_000_000 + 110 * sizes.nodes * columns + 123 * slots for holder, slots in over.items()}
@@ -315,7 +315,7 @@ class _SealedPrivacy(Privacy[SealedJob]):
 
 _MARGINS_SAY_MORE: Final = (
     "of classes alone votes turn few predictions: with output: margins, if all holders accept it, they added about "
-    "twice as much accuracy at ε = 4, or more, on every set of several classes (docs/sealed.md)"
+    "twice as much accuracy at ε = 4, or more, on every set of several classes (docs/explanation/sealed.md)"
 )
 
 
@@ -354,7 +354,7 @@ class _SealedGuarantee(Guarantee[SealedJob]):
                 f", too little to show: raise privacy.epsilon_total to {epsilon_for(votes):g}, or leave privacy out"
             )
         found = f"noise leaves at most {left:.0%} of what votes add without it"
-        return [f"{found} ({round(votes, 1):g} votes a node by model.edge_slots; docs/sealed.md){way_out}"]
+        return [f"{found} ({round(votes, 1):g} votes a node by model.edge_slots; docs/explanation/sealed.md){way_out}"]
 
     def privacy_limits(self, job: SealedJob) -> list[str]:
         return [

@@ -45,7 +45,7 @@ def _not_retired(method: object) -> object:
 
 
 class InitialSettings(Settings):
-    """Initial embeddings h^0 (docs/protocol.md)."""
+    """Initial embeddings h^0 (docs/explanation/protocol.md)."""
 
     method: Annotated[Literal["collaborative", "individual", "secure-sum"], BeforeValidator(_not_retired)] = (
         "collaborative"
@@ -255,7 +255,7 @@ class SecureSum(Individual):
     """h^0 = Σ_i x^i·W^i by a masked sum; each W^i stays in plaintext at its holder.
 
     Only the sum, and on the way back the sum of the gradients, is opened among the holders. With two holders each
-    can subtract its own part: see docs/threat-model.md.
+    can subtract its own part: see docs/explanation/threat-model.md.
     """
 
     def __init__(self, session: EmbeddingSession) -> None:

@@ -1,4 +1,4 @@
-"""VFGNN as a paradigm: costs (docs/protocol.md, Bytes and Memory), privacy, roles, and report texts."""
+"""VFGNN as a paradigm: costs (docs/explanation/protocol.md, Bytes and Memory), privacy, roles, and report texts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A vertical job (VFGNN): holders of the same nodes. Every default here is the paper's where the paper names one.
 
-docs/presets.md has the figures by which the choices of ``preset: auto`` were found.
+docs/guides/presets.md has the figures by which the choices of ``preset: auto`` were found.
 """
 
 from __future__ import annotations

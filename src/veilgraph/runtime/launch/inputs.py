@@ -147,7 +147,7 @@ def _is_tables(name: PartyId, brought: object) -> bool:
     if path.name.endswith(SUFFIXES):
         raise ConfigError(
             f"parties: {name!r} brings {str(path)!r}, a table alone; describe it in a party file (.yaml, "
-            "docs/tables.md) and give its path, or read it and give vg.Tables",
+            "docs/guides/tables.md) and give its path, or read it and give vg.Tables",
             code="table-alone",
             value=str(path),
             party=name,

@@ -76,7 +76,8 @@ class RunOptions:
         custom: for ``model.local.model: custom``, makes a user's local model for a width.
         processes: run every party in a process of its own.
         link: what joins them, of ``LINKS``; None: memory, and sockets between processes.
-        machines: holder → how many processes share its local part, as its own machines would (docs/deployment.md);
+        machines: holder → how many processes share its local part, as its own machines would
+            (docs/guides/deployment.md);
         without ``processes`` for one holder only. The result is that of one machine, to rounding.
         progress: called now and then with all epochs' records so far.
 

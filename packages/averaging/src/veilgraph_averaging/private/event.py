@@ -22,7 +22,7 @@ class Joint:
     Of P holders up to t may work with whoever opens the sum: they know their own noise, or add none. Each holder adds
     Gaussian noise of standard deviation τ = σC/√(P - t) to its clipped rows, so the noise of any k = P - t others, the
     honest ones, is σC together. A holder's rows are then protected by the Gaussian mechanism with σ, **in that sum and
-    nowhere else**. No share is ever used twice: docs/proofs.md#joint-noise.
+    nowhere else**. No share is ever used twice: docs/explanation/proofs.md#joint-noise.
 
     Raises ``ConfigError`` unless 0 ≤ t ≤ P − 2: with fewer than two others' noise there is nothing to share.
     """
@@ -63,7 +63,7 @@ class SampledEvent(Event):
     with the one and b_1 … b_n with the other (a term that is in both and differs is one a and one b).
 
     No two such steps are easier to tell apart than P° = Σ Bin(j; m, q)·N(jC, σ²C²) from Q° = Σ Bin(k; n, q)·N(−kC,
-    σ²C²): docs/proofs.md#sampled-steps.
+    σ²C²): docs/explanation/proofs.md#sampled-steps.
 
     A term is of one training node, and made of what is within K hops of it, of N nodes at most (``terms``, ``reach``).
     With ``zero-out`` a node's own term is there or not, and the N − 1 others are there and differ: m = N, n = N − 1.
