@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -22,13 +22,15 @@ with deferred():
     from veilgraph.audit.sealing import compare_sessions
     from veilgraph.link.identity import load_roots
     from veilgraph.report import audit as shown
-    from veilgraph.report import comparison, disclosures, ledgers, page
+    from veilgraph.report import comparison, disclosures, documents, evidence_export, ledgers, page
     from veilgraph.report.run_data import read_run
     from veilgraph.report.training import heartbeat, left_words
     from veilgraph.runtime.store import records
     from veilgraph.runtime.store.run_directory import RunDirectory
 
 FAILED: Final = 3
+EVIDENCE: Final = "evidence"
+"""Name of the option that exports events."""
 
 
 @command("audit", "veilgraph audit runs/digits --limit link-similarity=0.9", json=True)
@@ -175,6 +177,12 @@ def report_command(
     party: Path | None = None,
     verify: bool = False,
     root: Path | None = None,
+    dpia: Path | None = None,
+    model_card: Path | None = None,
+    register: Path | None = None,
+    technical: Path | None = None,
+    evidence: Path | None = None,
+    form: Literal["jsonl", "cef"] | None = None,
 ) -> None:
     """Show what each party sent to whom, why it may leave the party, and what privacy it has cost; and write a page.
 
@@ -187,18 +195,35 @@ def report_command(
     With --verify nothing is written: every line of the records, and every signature and countersignature, is checked.
     Exits with 1 at the first that is not as it was signed, and names the file and the line.
 
+    With --dpia, --model-card, --register, --technical or --evidence the command writes these files and no page. Every
+    fact in them comes from the run's records. What a person must add is marked. The command does not write over a file
+    that somebody has changed.
+
     Options:
         RUN... (runs): Directory of a run, whole or one organisation's part, or of a comparison; of several runs one
             page.
         --out FILE.html: The page. Default: RUN/report.html, DIR/comparison.html; of several runs.html beside the first.
         --by COLUMN: A column of the label holder's own tables: how well each group of test nodes is predicted.
-        --party party.yaml: With --by: the label holder's party file. Default: the job's.
+        --party party.yaml: With --by: the label holder's party file. With documents: the file of a party whose part is
+            here; its limits and its ledger for life are shown. Default: the job's.
         --verify: Check that the records are those that were signed; no page.
         --root FILE: With --verify: the project's root certificate. Default: the run's own copy.
+        --dpia FILE.md: Data protection impact assessment (GDPR, article 35).
+        --model-card FILE.md: Model card: intended use, data, metrics, limitations, privacy.
+        --register FILE.md: Register of ICT services (DORA, article 28): who ran which role, where the data are.
+        --technical FILE.md: Technical documentation (AI Act, Annex IV).
+        --evidence FILE.jsonl: The run's events for a SIEM: a JSON object on each line, or CEF in FILE.cef.
+        --format FORMAT (form): Format of --evidence: jsonl or cef. Default: by the end of the file's name.
     """
-    _check_options(runs, out, by, party, root, verify=verify)
+    files = {"dpia": dpia, "model-card": model_card, "register": register, "technical": technical, "evidence": evidence}
+    wanted = {name: path for name, path in files.items() if path is not None}
+    _check_options(runs, out, by, party, root, verify=verify, filled=bool(wanted.keys() - {EVIDENCE}))
+    _check_files(wanted, form, alone=not verify and by is None and out is None and len(runs) == 1)
 
     run, *others = runs
+    if wanted:
+        _write_documents(run, wanted, party, form)
+        return
     if verify:
         signed = records.verify(RunDirectory.open(run), () if root is None else load_roots(root))
         results().print(disclosures.evidence_table(signed))
@@ -233,14 +258,53 @@ def report_command(
     emit({"run": run, "page": written, "deals": found.deals, "sent": found.sent, "spent": found.spent or None})
 
 
+def _write_documents(run: Path, wanted: Mapping[str, Path], party: Path | None, form: str | None) -> None:
+    """Write documents and the run's events, name → file: none where one cannot be filled in."""
+    if comparison.is_comparison(run):
+        raise ConfigError(f"run={str(run)!r} is a comparison, and documents are of one run; give its run", key="run")
+    with messages().status("filling in the documents"):
+        found = read_run(RunDirectory.open(run))
+        names = [name for name in wanted if name != EVIDENCE]
+        content = documents.filled(found, names, party) if names else {}
+        if (path := wanted.get(EVIDENCE)) is not None:
+            content[EVIDENCE] = evidence_export.exported(found, form or path.suffix.removeprefix("."))
+        documents.write_files({path: content[name] for name, path in wanted.items()})
+    for name, path in wanted.items():
+        echo(f"{name:<11} {path}")
+    emit({"run": run, "files": wanted})
+
+
+def _check_files(wanted: Mapping[str, Path], form: str | None, *, alone: bool) -> None:
+    """Refuse documents beside a page or several runs, two in one file, and names that do not say what is in them."""
+    for place, (name, path) in enumerate(wanted.items()):
+        ends = (".jsonl", ".cef") if name == EVIDENCE else (".md",)
+        wrong = {
+            "is written without a page, of one run; leave --verify, --out, --by and other runs out": not alone,
+            f"{path} must end in {' or '.join(ends)}": path.suffix not in ends and not (form and name == EVIDENCE),
+            f"{path} is given twice; give each a file of its own": path.absolute()
+            in [other.absolute() for other in list(wanted.values())[:place]],
+        }
+        for why in (why for why, refused in wrong.items() if refused):
+            raise typer.BadParameter(why, param_hint=f"--{name}")
+    if form is not None and EVIDENCE not in wanted:
+        raise typer.BadParameter("is for --evidence; give both, or leave it out", param_hint="--format")
+
+
 def _check_options(
-    runs: list[Path], out: Path | None, by: str | None, party: Path | None, root: Path | None, *, verify: bool
+    runs: list[Path],
+    out: Path | None,
+    by: str | None,
+    party: Path | None,
+    root: Path | None,
+    *,
+    verify: bool,
+    filled: bool,
 ) -> None:
     wrong = {
         "--out": (verify and out is not None, "--verify writes no page; leave one of the two out"),
         "--verify": (verify and len(runs) > 1, "is of one run; give one, or leave it out"),
         "--by": (by is not None and (verify or len(runs) > 1), "is of the page of one run; leave it out"),
-        "--party": (party is not None and by is None, "is for --by; give both, or leave it out"),
+        "--party": (party is not None and by is None and not filled, "is for --by and documents; leave it out"),
         "--root": (root is not None and not verify, "is for --verify; give both, or leave it out"),
     }
     for name, (refused, why) in wrong.items():

@@ -7,6 +7,7 @@ refused, with the command that mends it: who made it wide may have had a reason.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import logging
 import math
@@ -278,6 +279,12 @@ def read_json(path: Path, form: type[Form], way_out: str, fault: str = "damaged"
 def write_json(path: Path, content: object, indent: int | None = None) -> None:
     """Write ``content`` as a JSON file, by ``write_whole``."""
     write_whole(path, json.dumps(content, indent=indent).encode())
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 (hex) of a file's content, which need not fit into memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync_folder(folder: Path) -> None:

@@ -64,6 +64,12 @@ class Kit:
         own = kit.certified.certificate
         return kit if kind == "server" or not own.exists() else replace(kit, name=common_name(read_certificate(own)))
 
+    @classmethod
+    def of_run(cls, run: Path) -> Kit | None:
+        """Open the kit in whose folder ``runs`` a run lies; None where it lies in no kit. Errors as ``open``."""
+        folder = run.absolute().parent.parent
+        return cls.open(folder) if (folder / "startup" / _KIT_FILE).is_file() else None
+
     @property
     def roles(self) -> Roles:
         """Who is who in the project, read and verified now; errors as ``open``."""
@@ -157,6 +163,11 @@ class Kit:
     def certified_name(self) -> str:
         """The name in its certificate: the server's is its host."""
         return self.roles.server if self.kind == "server" else self.name
+
+    @property
+    def broker_addresses(self) -> tuple[str, ...]:
+        """Host and port of the project's brokers; errors as ``open``."""
+        return tuple(_read_kit_file(self.path).brokers)
 
     def brokers(self) -> Brokers:
         """How this participant reaches the project's brokers; errors as ``identity``."""

@@ -17,8 +17,9 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, ValidationError
 
-from veilgraph.core.errors import BudgetSpent, RunError
-from veilgraph.core.files import locked, os_errors_as
+from veilgraph.core.chain import check_chain, whole_lines
+from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
+from veilgraph.core.files import locked, os_errors_as, run_errors
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event, Neighbours, Scope, Unit
 from veilgraph.privacy.ledger_files import ChainedFile, Line, Payment, now
@@ -33,7 +34,7 @@ class _Header(Line):
     delta: float
 
 
-class _Entry(Payment):
+class RunPayment(Payment):
     """One line: ``step`` of the first of the releases, and the ``total`` ε about the same scope with these; None: ∞."""
 
     step: Annotated[int, Field(ge=0)]
@@ -60,12 +61,12 @@ class Ledger:
     """
 
     def __init__(
-        self, file: ChainedFile[_Header, _Entry], budget: float | None, lifetime: Account | None, held: ExitStack
+        self, file: ChainedFile[_Header, RunPayment], budget: float | None, lifetime: Account | None, held: ExitStack
     ) -> None:
         self.path = file.path
         self.delta = file.header.delta
         self.budget = budget
-        self._file: ChainedFile[_Header, _Entry] | None = file
+        self._file: ChainedFile[_Header, RunPayment] | None = file
         self.account, self._held = lifetime, held
         self._lock = threading.RLock()
         self._reserved: Counter[tuple[str, Event]] = Counter()
@@ -92,7 +93,7 @@ class Ledger:
         there. The account ``lifetime`` is asked first. Raises ``RunError``: the file is missing though expected,
         damaged, changed, of another job or δ, in use, or cannot be read or written.
         """
-        file = ChainedFile(path, _Header, _Entry, _WAY_OUT)
+        file = ChainedFile(path, _Header, RunPayment, _WAY_OUT)
         with ExitStack() as held:
             with os_errors_as(
                 RunError,
@@ -173,7 +174,7 @@ class Ledger:
             raise RunError(f"{self.path}: closed, or a write failed; nothing is released without it: resume the run")
         if lifetime is not None:
             lifetime.charge(event, channel, most, content=content)
-        entry = _Entry(
+        entry = RunPayment(
             time=now(),
             step=step,
             channel=channel,
@@ -276,6 +277,17 @@ class Ledger:
             f"(δ = {self.delta:g}, {about}), over the budget of {self.budget:.6g}, and was not made; allow a larger "
             "total, add more noise or release less often"
         )
+
+
+def read_payments(path: Path) -> list[RunPayment]:
+    """Read the payments in a run's ledger, and leave the file as it is; none where there is no ledger.
+
+    Raises ``RunError``: a line was changed or removed, or is no payment.
+    """
+    lines = whole_lines(path)
+    check_chain(path, lines)
+    with run_errors(path, _WAY_OUT), os_errors_as(RunError, f"{path}: not a release", _WAY_OUT, ConfigError):
+        return [RunPayment.model_validate_json(line) for line in lines[1:]]
 
 
 def delta_at(path: Path) -> float | None:

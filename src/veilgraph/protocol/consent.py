@@ -274,6 +274,12 @@ class Journal:
         """All complete lines so far, without waiting for a process that adds one."""
         return _parse_entries(whole_lines(self.path))
 
+    def entries_of(self, settings: str) -> list[Entry]:
+        """The entries about jobs whose settings have this SHA-256, answers and returns among them."""
+        entries = self.entries()
+        own = {each.id for each in entries if each.settings == settings}
+        return [each for each in entries if each.settings == settings or each.of in own]
+
     @contextmanager
     def held(self) -> Iterator[list[Entry]]:
         """Lock the journal in the block, and yield its entries; other processes wait. Raises ``RunError``.

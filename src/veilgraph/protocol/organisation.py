@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.files import os_errors_as
+from veilgraph.core.files import file_digest, os_errors_as
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import Link, PartyId
 from veilgraph.graph.build import BuiltGraph
@@ -52,11 +52,8 @@ class Organisation:
         found = hashlib.sha256(self.settings.hashed().encode())
         for name in self.settings.files:
             path = self.folder / name
-            with (
-                os_errors_as(DataError, f"{path}: cannot be read", "give the path of a table"),
-                path.open("rb") as file,
-            ):
-                found.update(hashlib.file_digest(file, "sha256").digest())
+            with os_errors_as(DataError, f"{path}: cannot be read", "give the path of a table"):
+                found.update(bytes.fromhex(file_digest(path)))
         return found.hexdigest()
 
 

@@ -27,8 +27,8 @@ from veilgraph.report.protection import PER_RELEASE, TOTAL, epsilon_text, releas
 from veilgraph.report.run_data import RunData
 from veilgraph.report.tables import Section, bar, table
 from veilgraph.runtime.store import LEDGER
-from veilgraph.runtime.store.lifetime import default_marks, lifetime_at, lifetime_of
-from veilgraph.runtime.store.run_directory import Record, RunDirectory
+from veilgraph.runtime.store.lifetime import default_marks, lifetime_at, lifetime_of, read_place
+from veilgraph.runtime.store.run_directory import PartyStore, Record, RunDirectory
 
 _MOST_JOBS: Final = 1000  # more of the same are not counted
 
@@ -97,6 +97,21 @@ def lifetime_facts(ledger: Lifetime) -> Record:
             for key, count in counts.items()
         ],
     }
+
+
+def life_rows(found: RunData, own: Mapping[PartyId, Organisation]) -> Iterator[tuple[str, str, str, str, int]]:
+    """Yield what each holder's ledger for life comes to, where the run or its party file, in ``own``, names one."""
+    for holder, folder in found.folders.items():
+        ledger = ledger_at(own[holder]) if holder in own else None
+        place = None if holder in own else read_place(PartyStore(folder))
+        if place is not None and (place.folder / FILE).is_file():
+            ledger = ledger_in(place.folder)
+        if ledger is not None:
+            facts = lifetime_facts(ledger)
+            total, releases = epsilon_text(facts["total"]), sum(each["releases"] for each in facts["released"])
+            unit = "" if facts["unit"] is None else f", unit {facts['unit']}, {facts['neighbours']}"
+            limit = "none" if facts["budget"] is None else f"{facts['budget']:g}"
+            yield holder, total, f"δ = {facts['delta']:g}{unit}", limit, releases
 
 
 def outlook_facts(ledger: Lifetime, job: JobSettings, party: PartyId, nodes: int | None = None) -> Record:

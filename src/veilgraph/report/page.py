@@ -13,7 +13,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import counted, listed
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.figures import LAST, LOSS
-from veilgraph.protocol.job import RecordSettings, adds_noise
+from veilgraph.protocol.job import JobSettings, RecordSettings, adds_noise
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.audit import audit
@@ -41,11 +41,19 @@ def page_html(run: RunDirectory | RunData, by: str | None = None, party_file: Pa
     had. What else is missing is said in the page.
     """
     found = read_run(run) if isinstance(run, RunDirectory) else run
+    return environment().get_template("page.html.j2").render(**page_sections(found, by, party_file))
+
+
+def page_sections(found: RunData, by: str | None = None, party_file: Path | None = None) -> Section:
+    """Return everything that templates show of a run, by the names that they have for it; errors as ``page_html``."""
     told = read_predictions(found)
     judgement = evaluation_section(
         found, told, None if by is None else read_column_of(found.settings, told, by, party_file)
     )
-    sections: Section = {
+    train, measures = found.settings.train, found.settings.measures
+    return {
+        **{"found": found, "predictions": told, "version": __version__},
+        "best": "" if train.select_by == LAST else best_of(train.select_by, measures),
         "head": _head(found, judgement),
         "job": _job(found),
         "learned": learned(found),
@@ -57,9 +65,6 @@ def page_html(run: RunDirectory | RunData, by: str | None = None, party_file: Pa
         "privacy": privacy(found),
         "audit": audit(found),
     }
-    train, measures = found.settings.train, found.settings.measures
-    sections["best"] = "" if train.select_by == LAST else best_of(train.select_by, measures)
-    return environment().get_template("page.html.j2").render(**sections, found=found, version=__version__)
 
 
 def write_page(
@@ -127,7 +132,7 @@ def _headline_value(found: RunData) -> str:
 
 
 def _job(found: RunData) -> Section:
-    """The job in words, the parties' table, the file itself, and what the risks of it depend on.
+    """The job in words, the parties' table, the file itself, and its risks.
 
     ``record``: what the job says of its purpose, retention and roles, or that it does not.
     """
@@ -151,9 +156,57 @@ def _job(found: RunData) -> Section:
         "record": [
             (name, record.get(name, "not said: the job has none (record)")) for name in RecordSettings.model_fields
         ],
-        "collusion": paradigm.words.collusion(settings),
+        "risks": list(_risks(settings)),
         "is_noised": adds_noise(settings),
     }
+
+
+def _risks(job: JobSettings) -> Iterator[tuple[str, str]]:
+    """Name what could go wrong with a job, and how: it follows from its settings, and from nothing that a run found."""
+    learning, reveals = listed(job.duties.scoring), revelations(job)
+    yield "Parties work together", paradigm_of(job).words.collusion(job)
+    yield (
+        "A party does not follow the protocol",
+        "It can send wrong numbers, and so spoil the model or what others learn from it, without being noticed; what "
+        "it may find out then is bounded by nothing that is said here.",
+    )
+    if reveals:
+        yield (
+            "A party makes more of what it is told",
+            f"{counted(len(reveals), 'thing')} that messages of this job tell are listed above. What can be inferred "
+            "from them grows with every step and every job on the same nodes; the audit says what known attacks find, "
+            "and no more.",
+        )
+    if job.is_aligned and (job.data.from_tables or job.data.is_apart):
+        yield (
+            "That somebody is known is news",
+            f"Each of {listed(job.data.names)} learns which of its own nodes all the others have, too: of a customer, "
+            "that the others know it. Every alignment tells that anew. The server and a holder together learn for each "
+            "of that holder's nodes which others have it.",
+        )
+    yield (
+        "Predictions are wrong",
+        f"{learning} may act on a person wrongly. How often, and for whom, are questions of their own: see how well it "
+        "predicts, and look at groups of people (veilgraph report RUN --by COLUMN).",
+    )
+    bounds = "Nothing is noised, so no ε bounds that."
+    if adds_noise(job):
+        bounds = "ε bounds what was released with noise, and nothing else: the privacy ledger says what it is about."
+    yield (
+        "The model remembers",
+        f"Whoever has predictions ({learning}), or asks for them, may be able to infer from them whether a node was "
+        f"trained on, or something of its columns. {bounds}",
+    )
+    yield (
+        "Files outlive their purpose",
+        "A run's directory holds data, the model and predictions of the parties whose part is in it, in the clear, and "
+        "nothing deletes them. What was sent to other parties is theirs to delete.",
+    )
+    if not job.data.is_apart:
+        yield (
+            "All parties are on one machine",
+            "A simulation protects nobody from whoever runs it: every holder's data are in its directory.",
+        )
 
 
 def _contribution_row(found: RunData, holder: str) -> tuple[str, ...]:
@@ -238,17 +291,18 @@ def _run_row(found: RunData, told: Section, name: str, headings: Sequence[str]) 
 
 def _differing_settings(settings: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Dotted keys of settings that differ between jobs, with each job's value, in the order of the jobs' files."""
-    flat = [dict(_dotted_settings(each)) for each in settings]
+    flat = [dict(dotted_settings(each)) for each in settings]
     for key in dict.fromkeys(key for each in flat for key in each):
         values = tuple(each.get(key, NOTHING) for each in flat)
         if len(set(values)) > 1:
             yield key, values
 
 
-def _dotted_settings(settings: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:
+def dotted_settings(settings: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the dotted key and the value, as text, of every setting."""
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
-            yield from _dotted_settings(value, f"{above}{key}.")
+            yield from dotted_settings(value, f"{above}{key}.")
         else:
             yield above + key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

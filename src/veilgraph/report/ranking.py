@@ -316,7 +316,19 @@ def _group_cells(told: LabelledPredictions, places: Whole, threshold: float | No
     return nodes, str(share(int(truth.sum()), len(truth))), ranked, str(at.recall), str(at.raised)
 
 
-# Confusions
+# Classes
+
+
+def class_rows(told: LabelledPredictions | str) -> list[tuple[str, int, str, str]]:
+    """Of each class its name, how many test nodes are of it, recall and precision; nothing of no predictions."""
+    rows: list[tuple[str, int, str, str]] = []
+    if isinstance(told, str):
+        return rows
+    for place, name in enumerate(told.classes):
+        true, taken = told.test.labels == place, told.test.taken == place
+        nodes, right = int(true.sum()), int((true & taken).sum())
+        rows.append((name, nodes, str(share(right, nodes)), str(share(right, int(taken.sum())))))
+    return rows
 
 
 def confusion(told: LabelledPredictions | str) -> Section:

@@ -77,6 +77,11 @@ class RunData:
         return (*self.settings.data.names, SERVER)
 
     @property
+    def folders(self) -> dict[PartyId, Path]:
+        """The folder of each party whose part is here."""
+        return {party: RunDirectory(self.path).party_path(party) for party in self.here}
+
+    @property
     def is_part(self) -> bool:
         """Whether this is an organisation's own part of a run, with the others' elsewhere."""
         return self.settings.data.is_apart and any(party not in self.here for party in self.parties)

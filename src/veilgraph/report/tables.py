@@ -1,4 +1,4 @@
-"""Tables for the terminal; and for pages of HTML the templates' environment, and where marks of SVG charts go.
+"""Tables for the terminal and for Markdown; the templates' environment of HTML pages, and where marks of charts go.
 
 Charts' coordinates are in the drawing's own units, x to the right and y down, rounded to tenths. What is not finite is
 left out. By hand: matplotlib's own SVG is 6 to 9 kB and 27 ms a chart, names addresses on the web and clips by
@@ -8,6 +8,7 @@ left out. By hand: matplotlib's own SVG is 6 to 9 kB and 27 ms a chart, names ad
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,7 +24,7 @@ from torch import Tensor
 from veilgraph.core.arguments import argument
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import os_errors_as, write_whole
-from veilgraph.core.text import counted, human_bytes, listed, printable_lines
+from veilgraph.core.text import counted, human_bytes, listed, printable, printable_lines
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.costs import Costs
@@ -328,6 +329,29 @@ def costs_table(costs: Costs) -> Table:
     add_row(found, ("in all", f"{costs.rounds:,}", *(human_bytes(sum(counts[:-1])) for counts in alike)))
     add_row(found, ("memory, about", "", *memory))
     return found
+
+
+_MARKUP: Final = re.compile(r"[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])|^[-+=#]|(?<=^\d)[.)](?= )|(?<=^\d\d)[.)](?= )")
+_HTML: Final = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
+
+
+def markdown(value: object) -> str:
+    """Return a value as one line of Markdown in which nothing is markup, HTML, or the end of a table's cell."""
+    said = "; ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+    text = _MARKUP.sub(lambda found: f"\\{found[0]}", printable(" ".join(said.split())))
+    return text.translate(_HTML) or "none recorded"
+
+
+def markdown_table(columns: str, rows: Iterable[Sequence[object]], otherwise: str = "None is recorded.") -> str:
+    """Return a Markdown table under comma-separated headings, or the sentence ``otherwise`` where there is no row."""
+    head, *lines = ([*map(markdown, row)] for row in (columns.split(", "), *rows))
+    body = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in body) if lines else markdown(otherwise)
+
+
+def markdown_list(*values: object) -> str:
+    """Return a Markdown list, an item for each value, or a sentence where there is none."""
+    return "\n".join(f"- {markdown(value)}" for value in values) or "None is recorded."
 
 
 Point = tuple[float, float]

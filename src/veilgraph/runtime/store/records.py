@@ -110,6 +110,12 @@ def _parse_evidence(path: Path, lines: Sequence[bytes]) -> EvidenceContent:
     return found
 
 
+def read_evidence(folder: Path) -> EvidenceContent | None:
+    """Read a party's evidence, of which no signature is checked; None for none. ``RunError``: it is damaged."""
+    lines = whole_lines(folder / EVIDENCE)
+    return _parse_evidence(folder / EVIDENCE, lines) if lines else None
+
+
 def certified_names(folder: Path) -> Mapping[PartyId, str]:
     """Read party → the name in its certificate, if another, from a folder's evidence; ``RunError``: it is damaged."""
     lines = whole_lines(folder / EVIDENCE)[:1]

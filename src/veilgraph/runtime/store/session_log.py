@@ -135,7 +135,11 @@ Software = Mapping[str, str]
 log = logging.getLogger("veilgraph")
 
 
-class _Stated(BaseModel):
+class SoftwareRecord(BaseModel):
+    """A line of ``software.jsonl``: what each party stated of its software at the beginning of a session."""
+
+    time: str = ""
+    work: str = ""
     software: dict[PartyId, Software]
 
 
@@ -161,12 +165,15 @@ def record_software(folder: Path, work: str, parties: Mapping[PartyId, Software]
 
 def software_words(folders: Iterable[Path]) -> str:
     """Describe the software of all sessions in one line, empty for none. Raises ``RunError`` for a damaged record."""
-    sessions: dict[str, None] = {}
-    for path in (folder / SOFTWARE_FILE for folder in folders):
-        with run_errors(path, "delete it"):
-            lines = whole_lines(path)  # without one that was cut off
-            sessions |= dict.fromkeys(_describe(_Stated.model_validate_json(line).software) for line in lines)
-    return "; later ".join(sessions)
+    stated = (_describe(record.software) for folder in folders for record in software_records(folder))
+    return "; later ".join(dict.fromkeys(stated))
+
+
+def software_records(folder: Path) -> list[SoftwareRecord]:
+    """Read the sessions' software from a party's part of a run; ``RunError``: the record is damaged."""
+    path = folder / SOFTWARE_FILE
+    with run_errors(path, "delete it"):
+        return [SoftwareRecord.model_validate_json(line) for line in whole_lines(path)]  # without one that was cut off
 
 
 def _describe(parties: Mapping[PartyId, Software]) -> str:
