@@ -32,6 +32,8 @@ LOCKABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_inf
 LOCKED_PIP := -m pip install -qq --disable-pip-version-check --only-binary :all: --no-deps --require-hashes
 # The requirements file that brings torch; one of your own may state its hash.
 TORCH ?= constraints.txt
+# Where make wheelhouse collects, before it is whole.
+COLLECTED := wheelhouse.new
 # Where make dist puts what it builds.
 DIST ?= dist
 # Distributions of their own that add commands and parts by entry points.
@@ -40,7 +42,7 @@ TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: docs docs-lint notebooks help demo demo-network install-locked lock sbom dist test suite nightly goldens lint format bench bench-spu bench-peers bench-scale bench-sealed bench-averaging spu reproduce clean
+.PHONY: docs docs-lint notebooks help demo demo-network install-locked lock sbom dist wheelhouse test suite nightly goldens lint format bench bench-spu bench-peers bench-scale bench-sealed bench-averaging spu reproduce clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +64,7 @@ lock: $(TOOLS_INSTALLED) ## renew lock/: the newest versions that pyproject.toml
 	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml --constraints constraints.txt --extra deploy \
 	  pyproject.toml --output-file lock/deploy.txt
 	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/broker.in --output-file lock/broker.txt
+	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/pip.in --output-file lock/pip.txt
 
 sbom: $(LOCKED_INSTALLED) $(TOOLS_INSTALLED) ## what make install-locked installed, as CycloneDX: dist/veilgraph.cdx.json
 	@mkdir -p dist
@@ -76,6 +79,29 @@ dist: $(TOOLS_INSTALLED) ## wheel and source distribution into dist/ (DIST=folde
 	@$(TOOLS_VENV)/bin/python -m build --quiet --no-isolation --outdir $(DIST) .
 	@$(TOOLS_VENV)/bin/python -m twine --no-color check --strict $(DIST)/veilgraph-*.whl $(DIST)/veilgraph-*.tar.gz
 	@$(TOOLS_VENV)/bin/python lock/contents.py $(DIST)
+
+# From a commit alone, which all parties can name. The folder has its name only when it is whole.
+wheelhouse: ## for machines without a network: all wheels, lock/ and the SBOM into wheelhouse/, under SHA256SUMS
+	@test -z "$$(git status --porcelain -- src packages lock docs pyproject.toml constraints.txt)" || \
+	  { echo "A wheelhouse is built from a commit, but files have changed. Commit them, or see git status." >&2; exit 1; }
+	@$(MAKE) --no-print-directory install-locked
+	@$(MAKE) --no-print-directory sbom
+	@rm -rf $(COLLECTED) packages/*/build packages/*/src/*.egg-info
+	@mkdir -p $(COLLECTED)/lock
+	@$(MAKE) --no-print-directory dist DIST=$(COLLECTED)
+	@for package in $(PACKAGES); do \
+	  $(TOOLS_VENV)/bin/python -m build --quiet --wheel --no-isolation --outdir $(COLLECTED) "$$package" || exit; \
+	done
+	@{ echo "# veilgraph at commit $$(git rev-parse HEAD)"; $(LOCKED_VENV)/bin/python -m lock.wheelhouse $(COLLECTED) \
+	  $(LOCKED_VENV)/report-lock.json $(LOCKED_VENV)/report-torch.json; } > $(COLLECTED)/requirements.txt
+	@$(LOCKED_VENV)/bin/python $(LOCKED_PIP:install=download) --find-links $(COLLECTED) --dest $(COLLECTED) \
+	  -r lock/pip.txt -r lock/broker.txt -r $(COLLECTED)/requirements.txt
+	@cp $(sort $(wildcard lock/*.txt) constraints.txt $(TORCH)) $(COLLECTED)/lock
+	@cp dist/veilgraph.cdx.json $(COLLECTED)
+	@cd $(COLLECTED) && find . -type f ! -name SHA256SUMS | LC_ALL=C sort | xargs sha256sum > SHA256SUMS
+	@rm -rf wheelhouse && mv $(COLLECTED) wheelhouse
+	@echo "wheelhouse/ of commit $$(git rev-parse HEAD): $$(wc -l < wheelhouse/SHA256SUMS) files, $$(du -sh wheelhouse | cut -f 1)"
+	@cd wheelhouse && sha256sum SHA256SUMS
 
 test: $(INSTALLED) ## what continuous integration runs: lint, types, import floors, tests
 	@$(MAKE) --no-print-directory --jobs=2 lint suite
@@ -144,7 +170,7 @@ reproduce: $(INSTALLED) ## the paper's tables; TABLES="table2" SEEDS=1 for a par
 	@for table in $(TABLES); do $(BIN)/python -m research "$$table" --seeds $(SEEDS) || exit; done
 
 clean: ## remove the installation and all caches; runs/ stays
-	@rm -rf $(VENV) $(SPU_VENV) $(CRYPTEN_VENV) $(FLOWER_VENV) $(LOCKED_VENV) $(TOOLS_VENV) $(DOCS_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(SPU_VENV) $(CRYPTEN_VENV) $(FLOWER_VENV) $(LOCKED_VENV) $(TOOLS_VENV) $(DOCS_VENV) build dist wheelhouse $(COLLECTED) src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # $(call make-venv,folder,candidates,test,Python that is needed,how to name one)

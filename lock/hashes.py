@@ -35,6 +35,8 @@ def add_hashes(bom: dict[str, Any], hashes: dict[tuple[str, str], str]) -> list[
         sha256 = hashes.get((normalized(component["name"]), component["version"]))
         if sha256 is None:
             without.append(component["name"])
+            others = [each for each in component.get("externalReferences", []) if not each["url"].startswith("file:")]
+            component["externalReferences"] = others  # the SBOM is handed on: no folders of this machine
         else:
             component["hashes"] = [{"alg": "SHA-256", "content": sha256}]
     return without

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -55,7 +56,7 @@ LEGAL_LINES = re.compile(
     r"#.*|"
     r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; [a-z_<>=!'.0-9A-Z ()]+)? \\|"
     r"    --hash=sha256:[0-9a-f]{64}( \\)?|"
-    r"    # via [a-z0-9, -]*(veilgraph \(pyproject\.toml\)|-r lock/(tools|broker)\.in)?[a-z0-9, -]*|"
+    r"    # via [a-z0-9, -]*(veilgraph \(pyproject\.toml\)|-r lock/(tools|broker|pip)\.in)?[a-z0-9, -]*|"
 )
 
 
@@ -125,7 +126,7 @@ def torch_pin():
     return version_of(requirement)
 
 
-@pytest.mark.parametrize("name", ["deploy.txt", "tools.txt", "broker.txt"])
+@pytest.mark.parametrize("name", ["deploy.txt", "tools.txt", "broker.txt", "pip.txt"])
 def test_a_lock_has_pins_and_hashes_and_nothing_else(name):
     text = (ROOT / "lock" / name).read_text(encoding="utf-8")
     assert [line for line in text.split("\n") if not LEGAL_LINES.fullmatch(line)] == []
@@ -234,8 +235,8 @@ def test_nothing_is_built_from_source(tmp_path):
 # The SBOM's hashes.
 
 
-def hashes_module():
-    spec = importlib.util.spec_from_file_location("hashes", ROOT / "lock" / "hashes.py")
+def lock_module(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "lock" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -249,7 +250,11 @@ def test_the_sbom_gets_the_hash_of_each_installed_file(tmp_path, capsys):
         "components": [
             {"name": "openmined_psi", "version": "2.0.6"},
             {"name": "torch", "version": "2.13.0+cpu"},
-            {"name": "pip", "version": "23.2.1"},
+            {
+                "name": "pip",
+                "version": "23.2.1",
+                "externalReferences": [{"url": "file:///home/a"}, {"url": "https://b"}],
+            },
         ],
     }
 
@@ -266,7 +271,7 @@ def test_the_sbom_gets_the_hash_of_each_installed_file(tmp_path, capsys):
         (tmp_path / name).write_text(json.dumps({"install": items}), encoding="utf-8")
     path = tmp_path / "bom.json"
     path.write_text(json.dumps(bom), encoding="utf-8")
-    hashes_module().main("0.1.0", path, [tmp_path / name for name in reports])
+    lock_module("hashes").main("0.1.0", path, [tmp_path / name for name in reports])
     result = json.loads(path.read_text(encoding="utf-8"))
     assert result["metadata"]["component"]["version"] == "0.1.0"
     assert [component.get("hashes") for component in result["components"]] == [
@@ -274,7 +279,90 @@ def test_the_sbom_gets_the_hash_of_each_installed_file(tmp_path, capsys):
         [{"alg": "SHA-256", "content": "bb"}],
         None,
     ]
+    assert result["components"][2]["externalReferences"] == [{"url": "https://b"}]
     assert "3 components; without a hash: pip" in capsys.readouterr().out
+
+
+# What make wheelhouse collects.
+
+
+def test_a_wheelhouse_names_what_is_installed_each_by_its_hash(tmp_path):
+    module = lock_module("wheelhouse")
+    digest = wheel(tmp_path)
+    hashes = module.built_hashes(tmp_path) | {("torch", "2.13.0+cpu"): "bb", ("not-installed", "1"): "cc"}
+    lines = module.requirements({("torch", "2.13.0+cpu"), ("parcel", "1.0")}, hashes)
+    assert lines == [f"parcel==1.0 --hash=sha256:{digest}", "torch==2.13.0+cpu --hash=sha256:bb"]
+    with pytest.raises(SystemExit, match=r"Without a hash: parcel\."):
+        module.requirements({("parcel", "2.0")}, hashes)
+
+
+FAKE_PYTHON = """#!/bin/sh
+echo "$*" >> calls
+case "$*" in
+  *"pip download"*) test ! -e offline && echo torch > wheelhouse.new/torch-1-py3-none-any.whl;;
+  *"-m build"*) for last; do :; done; echo "$last" > "wheelhouse.new/$(basename "$last")-1-py3-none-any.whl";;
+  *lock.wheelhouse*) echo "parcel==1.0 --hash=sha256:00";;
+esac
+"""
+"""Stands for the Pythons of both environments: builds and downloads a file each, unless there is a file `offline`."""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A repository with the Makefile, whose other targets do nothing (`MAKE=true`)."""
+    for name in ("Makefile", "constraints.txt", "pyproject.toml", ".gitignore"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "lock", tmp_path / "lock", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "veilgraph.cdx.json").write_text("{}", encoding="utf-8")
+    for venv in (".venv-tools", ".venv-locked"):
+        python = tmp_path / venv / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.write_text(FAKE_PYTHON, encoding="utf-8")
+        python.chmod(0o755)
+    author = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "."], [*author, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def run(folder, *words):
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_a_wheelhouse_has_all_that_an_installation_takes_under_its_sums(checkout):
+    done = run(checkout, "make", "wheelhouse", "MAKE=true")
+    assert done.returncode == 0, done.stderr
+    house = checkout / "wheelhouse"
+    files = {path.relative_to(house).as_posix() for path in house.rglob("*") if path.is_file()}
+    packages = {path.name for path in (ROOT / "packages").iterdir() if (path / "pyproject.toml").exists()}
+    assert files == {
+        *(f"{name}-1-py3-none-any.whl" for name in {"torch", *packages}),
+        *(f"lock/{path.name}" for path in (ROOT / "lock").glob("*.txt")),
+        *("lock/constraints.txt", "requirements.txt", "veilgraph.cdx.json", "SHA256SUMS"),
+    }
+    commit = run(checkout, "git", "rev-parse", "HEAD").stdout
+    assert (house / "requirements.txt").read_text(encoding="utf-8").startswith(f"# veilgraph at commit {commit}")
+    assert f"of commit {commit.strip()}: {len(files) - 1} files, " in done.stdout
+    (download,) = [line for line in (checkout / "calls").read_text().splitlines() if "pip download" in line]
+    for option in ("--only-binary :all:", "--no-deps", "--require-hashes", "-r lock/pip.txt", "-r lock/broker.txt"):
+        assert option in download
+    check = ("sha256sum", "--check", "--quiet", "--strict", "SHA256SUMS")
+    assert run(house, *check).returncode == 0
+    (house / "torch-1-py3-none-any.whl").write_text("tampered", encoding="utf-8")
+    assert "torch-1-py3-none-any.whl: FAILED" in run(house, *check).stdout
+    page = find_page("supply-chain.md").read_text(encoding="utf-8")
+    assert " ".join(check) in page
+
+
+def test_a_wheelhouse_that_is_not_whole_does_not_get_the_name(checkout):
+    assert run(checkout, "make", "wheelhouse", "MAKE=true").returncode == 0
+    whole = (checkout / "wheelhouse" / "SHA256SUMS").read_bytes()
+    (checkout / "offline").touch()
+    assert run(checkout, "make", "wheelhouse", "MAKE=true").returncode != 0
+    assert (checkout / "wheelhouse" / "SHA256SUMS").read_bytes() == whole
+    (checkout / "lock" / "deploy.txt").write_text("", encoding="utf-8")
+    assert "built from a commit" in run(checkout, "make", "wheelhouse", "MAKE=true").stderr
 
 
 # The page.
