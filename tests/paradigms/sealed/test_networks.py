@@ -33,8 +33,9 @@ from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.wire import Summands, Wire
 from veilgraph.paradigms.sealed.inputs import most_right, own_data, plan_of, quantiles, trials_of, unit_rows
 from veilgraph.paradigms.sealed.networks.network import Network
+from veilgraph.paradigms.sealed.networks.propagation import is_dense
 from veilgraph.paradigms.sealed.paradigm import costs_of
-from veilgraph.paradigms.sealed.plan import Context, Sizes, Trial
+from veilgraph.paradigms.sealed.plan import Block, Context, Sizes, Trial
 from veilgraph.paradigms.sealed.program import OUTSIDE, TRIAL, WEIGHT_BITS, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.stacking import fit_stacking
@@ -555,3 +556,25 @@ def test_quantiles_tell_a_column_above_each_of_its_octiles() -> None:
     assert torch.equal(found[:, :7], (wide[:, None] > torch.arange(1, 8) * 89 / 8).double())
     assert torch.equal(found[:, 7:], torch.zeros(90, 7, dtype=torch.float64))
     assert quantiles(torch.rand(30, 20, dtype=torch.float64)).shape == (30, 7 * 16)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "votes", "union", "dense"),
+    [
+        (4025, 4_100_000, None, False, True),
+        (1023, 4_100_000, None, False, False),
+        (5793, 40_000_000, None, False, False),
+        (4025, 500_000, None, False, False),
+        (4025, 4_100_000, 2.0, False, False),
+        (4025, 4_100_000, None, True, False),
+    ],
+    ids=["acm", "few nodes", "many", "sparse", "votes", "union"],
+)
+def test_a_matrix_is_for_dense_graphs_of_the_same_nodes(
+    nodes: int, edges: int, votes: float | None, union: bool, dense: bool
+) -> None:
+    blocks = {holder: Block(slice(0, 1), 1, 1) for holder in "AB"} if union else {}
+    columns = dict.fromkeys("AB", 5)
+    sizes = Sizes(nodes, 60, 3, columns, {"A": edges, "B": 5}, max_degree=4096, blocks=blocks)
+    context = Context(sizes, replace(plan_of(small_job()), votes=votes), "A", {})
+    assert (is_dense(context, "A"), is_dense(context, "B")) == (dense, False)
