@@ -291,11 +291,11 @@ def test_check_and_budget_say_beforehand_what_noise_leaves(tmp_path: Path) -> No
         sizes += ["--columns", f"{holder}=4", "--edges", f"{holder}=100"]
     (warned,) = said("check", *sizes)
     assert warned == (
-        "noise leaves at most 9% of what votes add without it (1.5 votes a node by model.edge_slots; "
-        "docs/explanation/sealed.md), too little to show: raise privacy.epsilon_total to 0.8, or leave privacy out"
+        "noise leaves at most 6% of what votes add without it (1.5 votes a node by model.edge_slots; "
+        "docs/explanation/sealed.md), too little to show: raise privacy.epsilon_total to 1, or leave privacy out"
     )
-    (enough,) = said("check", *sizes, "--set", "privacy.epsilon_total=0.8")
-    assert enough == warned.partition(", too little")[0].replace("9%", "20%")
+    (enough,) = said("check", *sizes, "--set", "privacy.epsilon_total=1")
+    assert enough == warned.partition(", too little")[0].replace("6%", "21%")
     assert "(2 votes a node" in said("budget", "--nodes", "400")[0]  # who trains is not known
     here = ("--set", "model.edge_slots=1024")
     assert "raise privacy.epsilon_total" in said("check", *here, "--set", "privacy.epsilon_total=0.1")[0]

@@ -558,6 +558,15 @@ def test_quantiles_tell_a_column_above_each_of_its_octiles() -> None:
     assert quantiles(torch.rand(30, 20, dtype=torch.float64)).shape == (30, 7 * 16)
 
 
+def test_a_matrix_makes_the_hops_that_edges_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways: training nodes hop backwards, and predictions forwards."""
+    job = small_job(2, on("pooled.2", "each.1"), DIRECTED, WEIGHTS, MARGINS)
+    graphs = graphs_of(job, training=FEW)
+    expected = logits_of_twin(job, graphs)
+    monkeypatch.setattr("veilgraph.paradigms.sealed.networks.propagation.DENSE_FROM", 1)
+    assert torch.allclose(logits_of_twin(job, graphs), expected, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("nodes", "edges", "votes", "union", "dense"),
     [

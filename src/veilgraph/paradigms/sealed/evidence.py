@@ -36,7 +36,7 @@ _RIDGE: Final = 1e-2  # on how far weights are from these
 _TRUSTED: Final = 4.0  # nodes of each predicted class that count as rightly predicted, before any is looked at
 LEAST_LEFT: Final = 0.2  # of what votes add: what is less was at most 0.2 points wherever it was measured
 # how much more the noise's variance counts than the votes' own: by docs/figures/sealed-privacy.json
-_BY_NOISE: Final = 2.0
+_BY_NOISE: Final = 3.0
 
 
 def left_by_noise(votes: float, epsilon: float) -> float:
