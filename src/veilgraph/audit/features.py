@@ -283,8 +283,10 @@ def fit_model(own: Numbers, columns: Numbers, outputs: Numbers, known: Flags, *,
     inputs, width = np.concatenate(parts, axis=1), own.shape[1]
     penalty = ridge * len(inputs) * float(inputs.var(axis=0).mean()) + 1e-9
     model = Ridge(penalty).fit(inputs, made)
-    weights, left = model.coef_.T, made - model.predict(inputs)
-    return LinearModel(weights[:width], weights[width:], model.intercept_, left.T @ left / len(left))
+    # Of one output some releases of scikit-learn drop the second dimension.
+    weights, left = model.coef_.reshape(made.shape[1], -1).T, made - model.predict(inputs).reshape(made.shape)
+    bias = np.reshape(model.intercept_, made.shape[1])
+    return LinearModel(weights[:width], weights[width:], bias, left.T @ left / len(left))
 
 
 def solve_equations(model: LinearModel, own: Numbers, outputs: Numbers) -> Floats:

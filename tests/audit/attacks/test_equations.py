@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from veilgraph.audit.features import LinearModel, fit_model, log_ratios, solve_equations
+from veilgraph.audit.features import LinearModel, fit_model, generated_columns, log_ratios, solve_equations
 from veilgraph.audit.statistics import measure
 
 NODES, OWN, CLASSES = 300, 5, 6
@@ -43,3 +43,17 @@ def test_equations_count_by_their_noise() -> None:
     assert case.auc(solve_equations(fitted, case.own, outputs)) > 0.98
     alike = LinearModel(fitted.own, fitted.columns, fitted.bias, np.zeros_like(fitted.noise))
     assert case.auc(solve_equations(alike, case.own, outputs)) < 0.9
+
+
+def test_two_classes_are_one_equation() -> None:
+    case = Regression(unknown=1)
+    outputs = log_ratios(case.posteriors)[:, :1]
+    fitted = fit_model(case.own, case.hidden, outputs, case.known)
+    assert (fitted.own.shape, fitted.columns.shape, fitted.bias.shape, fitted.noise.shape) == (
+        (OWN, 1),
+        (1, 1),
+        (1,),
+        (1, 1),
+    )
+    assert case.auc(solve_equations(fitted, case.own, outputs)) > 0.98
+    assert case.auc(generated_columns(case.own, np.nan_to_num(case.hidden), outputs, case.known, seed=0)) > 0.9
