@@ -172,6 +172,28 @@ def test_who_protects_edges_accepts_the_sealed_job_that_is_drafted_of_it(tmp_pat
     assert "most_neighbours" in refused.stderr
 
 
+def test_a_party_file_that_protects_edges_fits_the_job_that_does(tmp_path: Path) -> None:
+    """An amount would count in no vote, margins are opened, and the ledger's δ is small enough for many pairs."""
+    parties = []
+    for party, label in (("a", True), ("b", False)):
+        ids = [f"n{each}" for each in range(30)]
+        classes = {"class": [("no", "yes")[each % 2] for each in range(30)]} if label else {}
+        write(tmp_path / f"{party}.csv", {"id": ids, "x": [float(each % 4) for each in range(30)]} | classes)
+        links = {"from": ids[:20], "to": ids[5:25], "amount": [1.5 + each for each in range(20)]}
+        write(tmp_path / f"{party}-links.csv", links)
+        files = tmp_path / f"{party}.csv", tmp_path / f"{party}-links.csv"
+        parties.append(tmp_path / f"{party}.yaml")
+        options = ("--label", "class", "--split", "random") if label else ()
+        protects = ("--protect", "edge", "--epsilon", "4", *options)
+        assert veilgraph("data", "init", *files, "--party", party, "--out", parties[-1], *protects).exit_code == 0
+        assert "# weight: {column: amount" in parties[-1].read_text()
+        assert read_party_settings(parties[-1]).limits.max_delta == 1e-6
+    out = tmp_path / "job.yaml"
+    assert "refuses" not in init(*parties, "--protect", "edge", "--epsilon", "4", "--out", out)
+    checked = veilgraph("check", out, *FEW)
+    assert checked.exit_code == 0, checked.stderr
+
+
 def test_bad_calls_are_refused_and_nothing_is_written(files: list[Path], tmp_path: Path) -> None:
     bank, shop, telco = files
     labelled = tables(tmp_path / "two", "two")

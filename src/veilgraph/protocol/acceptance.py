@@ -87,7 +87,8 @@ def _refusal_of_edges(job: JobSettings, party: PartyId, edges: Sequence[EdgeSett
     if not job.inputs.is_relational and (reason := says_hops(edges)) is not None:
         return reason
     if not job.inputs.weights and (place := says_weights(edges)) is not None:
-        way_out = "leave it out" if job.privacy else "set model.edge_weights: true, or leave it out"
+        left_out = "leave weight out of the party file's edges"
+        way_out = left_out if job.privacy else f"set model.edge_weights: true, or {left_out}"
         return f"{place} gives edges weights, and model.edge_weights=false says that all count alike; {way_out}"
     if not job.inputs.edge_features and any(each.features for each in edges):
         return f"edges.features: {NO_EDGE_FEATURES}"

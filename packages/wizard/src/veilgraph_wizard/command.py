@@ -33,6 +33,7 @@ with deferred():
 
 _EPSILON: Final = 4.0
 _MOST_NEIGHBOURS: Final = 1000
+_MAX_DELTA: Final = 1e-6  # below 1 over the pairs of a million edges; sealed jobs have none
 """In a draft: of no tables, for the largest degree that they have would tell of one node."""
 
 
@@ -141,14 +142,21 @@ def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float 
     opened = {"sealed": {"output": "margins"}}
     jobs = [parse_job({"paradigm": each, "data": drafted, **opened.get(each, {})}, "--accept") for each in paradigms]
     jobs += [parse_job(more, "--accept")] if "union" in paradigms else []
+    comments = [f"# what default jobs reveal: {', '.join(paradigms)}"] if jobs else []
+    if protect == "edge" and not jobs:  # the job that ``init`` writes then
+        noised: dict[str, object] = {"train": {"select_by": "last"}, "model": {"edge_slots": 1}, "output": "margins"}
+        noised |= {"privacy": {"unit": "edge", "epsilon_total": epsilon}}
+        jobs = [parse_job({"paradigm": "sealed", "data": drafted, **noised}, "--protect")]
+        comments = ["# leakage: what a sealed job with noise on edges reveals beside them"]
     limits: dict[str, object] = dict(accepting(*jobs).get("limits", {})) if jobs else {}
-    comments = [f"# what default jobs reveal: {', '.join(paradigms)}"] if limits else []
     if protect is not None:
         comments.append("# max_epsilon: of all that is ever released, over all jobs: docs/explanation/privacy.md")
         relation = "zero-out" if protect == "node-edges" else "replacement"
         limits |= {"max_epsilon": epsilon, "epsilon_unit": protect, "epsilon_neighbours": relation}
     if protect in ("edge", "node-edges"):
         limits["most_neighbours"] = most_neighbours
+    if protect == "edge":
+        limits["max_delta"] = _MAX_DELTA
     return "\n".join([*comments, yaml.safe_dump({"limits": limits})]) if limits else ""
 
 

@@ -358,7 +358,9 @@ class _Drafting:
             lines.append("at_most: 50  # who has the same value is joined, unless so many have it")
             self._decide(f"edges: are customers who share {edges.target.name!r} to be joined, if at most 50 have it?")
         if edges.weight is not None:
-            lines.append(f"weight: {{column: {_text(edges.weight.name)}, scale: log}}")
+            line = f"weight: {{column: {_text(edges.weight.name)}, scale: log}}"
+            counts = "  # left out: every edge counts once where an ε is of edges"
+            lines.append(f"# {line}{counts}" if self._choices.protect == "edge" else line)
         if edges.relation is not None:
             relation = _text(edges.relation.name)
             if self._choices.of_own_edge:
