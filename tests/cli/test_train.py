@@ -50,6 +50,23 @@ def test_a_federation_above_its_pooled_reference_is_explained(
     assert ("federated is better than pooled, which is the same network" in capsys.readouterr().out) == said
 
 
+def test_what_is_judged_on_one_holders_nodes_is_not_ranked_with_what_is_on_all(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = load_result(run)
+    here = {"A": done.summary, "B": done.summary}
+    compared = Comparison(done.summary, here, done.summary, here, judge="A")
+    assert list(compared.summaries()) == [
+        "A alone",
+        "federated, A's nodes",
+        "B alone",
+        "federated, B's nodes",
+        "pooled",
+    ]
+    show_comparison(done, compared)
+    assert "pooled is judged on all holders' nodes" in capsys.readouterr().out
+
+
 @nightly
 def test_settings_can_be_replaced(job: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"

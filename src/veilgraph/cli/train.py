@@ -87,6 +87,8 @@ def show_comparison(result: jobs.TrainResult, compared: Comparison) -> None:
     together, pooled = result.summary.get(f"test_{main.name}"), compared.references(main.name).get("pooled")
     if noted := _compared_labels(result, settings):
         echo(f"federated: {noted}\nthe others: all figures compare with true labels.")
+    elif compared.judge:
+        echo("pooled is judged on all holders' nodes: veilgraph compare JOB.yaml has all ways on the same ones")
     elif together is not None and pooled not in (None, together) and (together > (pooled or 0.0)) == main.rises:
         echo("federated is better than pooled, which is the same network on all data, and not the best there is")
 

@@ -68,12 +68,15 @@ class Comparison:
         on its own nodes; holders without labels are left out.
         pooled: what it reaches on all data pooled, which nobody may have in practice.
         here: holder → what the run reaches on that holder's own nodes; empty where holders have no nodes of their own.
+        judge: the holder on whose own nodes alone ``federated`` is judged, so that it says no more than ``here``; else
+        empty.
     """
 
     federated: Record
     alone: Mapping[PartyId, Record]
     pooled: Record
     here: Mapping[PartyId, Record] = field(default_factory=dict)
+    judge: PartyId = ""
 
     def summaries(self) -> dict[str, Record]:
         """Name of each training → its summary: holders alone, federated, pooled."""
@@ -82,7 +85,8 @@ class Comparison:
             rows[f"{party} alone"] = summary
             if party in self.here:
                 rows[f"{_FEDERATED}, {party}'s nodes"] = self.here[party]
-        return {**rows, _FEDERATED: self.federated, "pooled": self.pooled}
+        together = {} if self.judge else {_FEDERATED: self.federated}
+        return {**rows, **together, "pooled": self.pooled}
 
     def references(self, figure: str = "accuracy") -> dict[str, float]:
         """Name → ``figure`` on the test split, of the trainings that are not federated and have that figure."""
@@ -110,7 +114,10 @@ def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(l
             pooled = paradigm.baselines.pooled(inputs, progress).summary
     how = {key: together[key] for key in ("best_epoch", "seconds_per_step")}
     here = {party: {**how, **found["together"]} for party, found in together.get("alone", {}).items()}
-    found = Comparison(together, alone, pooled, here)
+    own = here.get(job.data.label_party, {})
+    main = f"test_{job.measures.main.name}"
+    is_own = main in own and own[main] == together.get(main)
+    found = Comparison(together, alone, pooled, here, job.data.label_party if is_own else "")
     write_json(run.path / COMPARED, found.summaries())
     return found
 
