@@ -33,8 +33,8 @@ with deferred():
 
 _EPSILON: Final = 4.0
 _MOST_NEIGHBOURS: Final = 1000
-_MAX_DELTA: Final = 1e-6  # below 1 over the pairs of a million edges; sealed jobs have none
 """In a draft: of no tables, for the largest degree that they have would tell of one node."""
+_MAX_DELTA: Final = 1e-6  # enough for tables of fewer than a million pairs of nodes; sealed jobs have no δ
 
 
 @command("init", "veilgraph data init customers.csv labels.csv transfers.csv --out party.yaml", data)

@@ -115,8 +115,8 @@ def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(l
     how = {key: together[key] for key in ("best_epoch", "seconds_per_step")}
     here = {party: {**how, **found["together"]} for party, found in together.get("alone", {}).items()}
     own = here.get(job.data.label_party, {})
-    main = f"test_{job.measures.main.name}"
-    is_own = main in own and own[main] == together.get(main)
+    figures = [key for key in own if key.startswith("test_")]
+    is_own = bool(figures) and all(own[key] == together.get(key) for key in figures)
     found = Comparison(together, alone, pooled, here, job.data.label_party if is_own else "")
     write_json(run.path / COMPARED, found.summaries())
     return found
