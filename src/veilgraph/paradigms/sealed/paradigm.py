@@ -116,7 +116,7 @@ _BASE = 750 << 20  # of a process with nothing to do, and of what it keeps once 
 _COPIES, _HELD = 2, 19
 """Of all columns, and matrices of the widest opening or of a number for each slot, that are in hand at once. Measured:
 within a sixth of block models from ten thousand to half a million nodes (docs/reference/sealed-benchmarks.md)."""
-_MATRICES: Final = 5  # of a dense graph, and what its making leaves
+_MATRICES: Final = 1  # of a dense graph, as measured on ACM: 1.2 GB at most in any party
 _STEPS, _EVALUATIONS = "steps", "evaluations"
 
 
