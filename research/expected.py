@@ -43,7 +43,7 @@ def _of_labels(figures: Figures) -> Iterator[dict[str, Any]]:
             alone, without = figures.of(name, "label", own, None), of.pop(None)
             points = {epsilon: values for epsilon, values in of.items() if epsilon is not None}
             if alone and without and all(points.values()):
-                yield _curve(of_way, name, "accuracy", alone, without, points[min(points)], points)
+                yield _curve(of_way, name, "accuracy", alone, without, [], points)
 
 
 def _of_votes() -> Iterator[dict[str, Any]]:
@@ -54,7 +54,7 @@ def _of_votes() -> Iterator[dict[str, Any]]:
         control, figure = of(f"{sealed_privacy.CONTROL:g}"), each.figure.replace("auc", "AUC")
         if alone and without and control and all(points.values()):
             way = "sealed, noise on votes" + ", classes alone" * (output == "classes")
-            yield _curve(way, name, figure, alone, without, control, points)
+            yield _curve(way, name, figure, alone, without, control, points, of(sealed_privacy.BARE))
 
 
 def _of_training() -> Iterator[dict[str, Any]]:
@@ -85,16 +85,18 @@ def _curve(
     without: list[float],
     control: list[float],
     points: dict[float, list[float]],
+    unprotected: list[float] = [],  # noqa: B006 - read alone
 ) -> dict[str, Any]:
     return {
         "way": way,
         "data": data,
         "figure": figure,
-        "seeds": min(map(len, (without, control, *points.values()))),
+        "seeds": min(map(len, (without, *([control] if control else []), *points.values()))),
         "alone": round(fmean(alone), 4),
         "without": round(fmean(without), 4),
-        "control": round(fmean(control), 4),
+        "control": round(fmean(control), 4) if control else None,
         "points": {f"{epsilon:g}": round(fmean(values), 4) for epsilon, values in points.items()},
+        "unprotected": round(fmean(unprotected), 4) if unprotected else None,
     }
 
 

@@ -26,7 +26,7 @@ from veilgraph_tuning.trials import Trial
 
 from docs.pages import figure_path, find_page
 from veilgraph import __version__
-from veilgraph.comparison.ways import boosting
+from veilgraph.comparison.plain import boosting
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.graph.partition import holder_alone

@@ -28,10 +28,15 @@ SETS: Final = {
     "facebook": "Facebook",
 }
 WAYS: Final[Mapping[str, Sequence[str]]] = {
-    "the label holder alone": ("A alone", "A: boosting"),
+    "the label holder alone": ("A alone", "A: boosting", "A: logistic"),
     "**sealed: nothing opened but predictions, and how well steps do**": ("sealed",),
     "vertical: sums of embeddings and gradients in the clear": ("vertical",),
-    "all data pooled (not allowed in practice)": ("pooled: PyG", "pooled: boosting"),
+    "all data pooled (not allowed in practice)": (
+        "pooled: PyG",
+        "pooled: boosting",
+        "pooled: apart",
+        "pooled: logistic",
+    ),
 }
 _COLOURS: Final = ("#9aa4ad", "#1f6feb", "#8ab4f8", "#d0d7de")
 

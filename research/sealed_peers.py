@@ -32,13 +32,13 @@ from research.pooled_pyg import FEWER, GRID, tuned
 from research.presets import FIRST_SEED, SETS, Set
 from research.words_twin import chosen_words_twin
 from veilgraph import __version__
-from veilgraph.comparison.ways import boosting
+from veilgraph.comparison.plain import PLAIN
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import PartyId
 from veilgraph.graph.partition import holder_alone, pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.program import logits_of
-from veilgraph.paradigms.sealed.settings import sealed
+from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.stacking import fit_stacking
 from veilgraph.paradigms.sealed.twin import chosen_twin
 from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated
@@ -95,7 +95,11 @@ def _job(each: Set, seed: int, paradigm: str) -> JobSettings:
 
 
 def _sealed(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Tensor:
-    job = sealed(_job(each, seed, "sealed"))
+    return chosen_logits(sealed(_job(each, seed, "sealed")), graphs)
+
+
+def chosen_logits(job: SealedJob, graphs: Sequence[PartyGraph]) -> Tensor:
+    """What the twin of a whole job tells the label holder: logits [N, C], before it adds what it knows."""
     chosen = chosen_twin if job.data.feature_scaling == "standard" else chosen_words_twin
     found = chosen(job, graphs).predict()
     assert found is not None
@@ -137,24 +141,24 @@ def _pyg(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any
 
 
 def _pooled(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
-    return _boosted(_job(each, seed, "sealed"), pool(graphs, "A"))
+    return _plain("boosting", _job(each, seed, "sealed"), pool(graphs, "A"))
 
 
-def _apart(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
-    return _boosted(_job(each, seed, "sealed"), pool(graphs, "A", relational=True))
+def _apart(model: str, each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
+    return _plain(model, _job(each, seed, "sealed"), pool(graphs, "A", relational=True))
 
 
 def _columns(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
     without = replace(pool(graphs, "A").with_edges(torch.empty(0, dtype=torch.int64)), edge_weight=None)
-    return _boosted(_job(each, seed, "sealed"), without)
+    return _plain("boosting", _job(each, seed, "sealed"), without)
 
 
-def _alone(holder: PartyId, each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
-    return _boosted(_job(each, seed, "sealed"), holder_alone(graphs, holder, "A"))
+def _alone(model: str, holder: PartyId, each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
+    return _plain(model, _job(each, seed, "sealed"), holder_alone(graphs, holder, "A"))
 
 
-def _boosted(job: JobSettings, graph: PartyGraph) -> Mapping[str, Any]:
-    likely = boosting(graph, job.seed, balanced=job.train.class_weights == "balanced")
+def _plain(model: str, job: JobSettings, graph: PartyGraph) -> Mapping[str, Any]:
+    likely = PLAIN[model](graph, job.seed, balanced=job.train.class_weights == "balanced")
     return _scores(job, graph, torch.from_numpy(np.log(np.clip(likely, 1e-12, None))))
 
 
@@ -168,13 +172,15 @@ WAYS: Final[Mapping[str, Way]] = {
     "vertical": partial(_as_they_are, _vertical),
     "pooled: PyG": _pyg,
     "pooled: boosting": _pooled,
-    "pooled: apart": _apart,
+    "pooled: apart": partial(_apart, "boosting"),
+    "pooled: logistic": partial(_apart, "logistic"),
     "pooled: columns": _columns,
     "A alone": partial(_as_they_are, _network_alone),
-    "A: boosting": partial(_alone, "A"),
+    "A: boosting": partial(_alone, "boosting", "A"),
+    "A: logistic": partial(_alone, "logistic", "A"),
 }
-_OF_WORLDS: Final = ("pooled: columns", "A: boosting")  # shown of worlds of payments alone
-OTHERS: Final[Mapping[str, Way]] = {f"{holder}: boosting": partial(_alone, holder) for holder in ("B", "C")}
+_OF_WORLDS: Final = ("pooled: columns",)  # shown of worlds of payments alone
+OTHERS: Final[Mapping[str, Way]] = {f"{holder}: boosting": partial(_alone, "boosting", holder) for holder in ("B", "C")}
 """Of holders that are lent the labels."""
 STACKING: Final[Mapping[str, Way]] = {
     "sealed, network alone": partial(_as_they_are, _sealed),

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from docs.pages import figure_path, find_page
 from research.card_payments import organisations
+from research.sealed_peers import chosen_logits
 from veilgraph import __version__
 from veilgraph.core.files import write_whole
 from veilgraph.core.secrets import system_secrets
@@ -36,6 +37,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.evidence import LabelKnowledge, with_votes
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
+from veilgraph.paradigms.sealed.stacking import fit_stacking
 from veilgraph.paradigms.sealed.twin import train_plain, trained_twin
 from veilgraph.privacy.geometric import two_sided
 from veilgraph.protocol.job_file import parse_job
@@ -70,7 +72,6 @@ class Set:
         figure: AUC of two classes, accuracy of more.
         blocks: of its network.
         most_seeds: how many are measured at most.
-        trains_bare: whether the job without ``privacy`` is measured too.
         slots: edges that every holder seems to have, which moves no figure but times.
     """
 
@@ -79,7 +80,6 @@ class Set:
     figure: str = "accuracy"
     blocks: Sequence[str] = ("pooled.6",)
     most_seeds: int = 10
-    trains_bare: bool = True
     slots: int = 1 << 22
 
 
@@ -97,7 +97,8 @@ SETS: Final = {
         Set("citeseer, 75/10/15", {"dataset": "citeseer", **_SPLIT}, most_seeds=_FEW_SEEDS),
         Set("pubmed, public split", {"dataset": "pubmed"}),
         Set("pubmed, 75/10/15", {"dataset": "pubmed", **_SPLIT}),
-        Set("facebook", {"dataset": "facebook"}, most_seeds=_FEW_SEEDS, trains_bare=False),
+        Set("facebook", {"dataset": "facebook"}, most_seeds=_FEW_SEEDS),
+        Set("github", {"dataset": "github"}, "auc", most_seeds=3),
         Set("acm", {"dataset": "acm"}, most_seeds=_FEW_SEEDS),
         Set("amazon", {"dataset": "amazon", "holders": 3}, "auc", _OF_TABLES),
         Set(CARDS, {"dataset": "synthetic", "holders": 3}, "auc", _OF_TABLES),
@@ -159,13 +160,14 @@ def at_every_epsilon(name: str, seed: int) -> dict[str, float]:
 
 
 def bare(name: str, seed: int) -> dict[str, float]:
-    """Of the job without ``privacy``, whose hops go over all edges."""
+    """Of a job without ``privacy`` by its defaults: it tries networks with hops over all edges."""
     graphs = graphs_of(name, seed)
-    found = trained_twin(job_of(name, seed, None), graphs).predict()
-    assert found is not None
-    margins = logits_of(found)
+    data = {"holders": 2, **SETS[name].data}
+    job = sealed(parse_job({"paradigm": "sealed", "preset": "auto", "seed": seed, "data": data, "output": "margins"}))
+    own, margins = graphs[0].common_part(), chosen_logits(job, graphs).double()
     classes = torch.nn.functional.one_hot(margins.argmax(1), margins.shape[1]).double()
-    of = dict(zip(OUTPUTS, (margins, classes), strict=True))
+    stacked = fit_stacking(margins, own, Objective(own, job.train, torch.float64).weights).logits(margins, own)
+    of = dict(zip(OUTPUTS, (stacked, classes), strict=True))
     return {f"{output}/{BARE}": figure_of(name, logits, graphs[0]) for output, logits in of.items()}
 
 
@@ -197,8 +199,7 @@ def measured(names: Sequence[str], seeds: int, pairs: int) -> None:
     for name in names:
         for mark, way in ways.items():
             for seed in range(min(seeds, SETS[name].most_seeds)):
-                left_out = mark == BARE and not SETS[name].trains_bare
-                if not left_out and f"{name}/{OUTPUTS[0]}/{mark}/{seed}" not in figures():
+                if f"{name}/{OUTPUTS[0]}/{mark}/{seed}" not in figures():
                     _keep({f"{name}/{key}/{seed}": value for key, value in way(name, seed).items()})
     for pair in range(pairs):
         if f"time to bare/{pair}" not in figures():

@@ -1,7 +1,4 @@
-"""What a job is compared with: ways to come to predictions of the common nodes, all of one seed's data.
-
-Plain models are what somebody would try first: they know nothing of graphs, or of neighbours no more than their means.
-"""
+"""What a job is compared with: ways to come to predictions of the common nodes, all of one seed's data."""
 
 from __future__ import annotations
 
@@ -10,24 +7,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import scipy.sparse as sp
 import torch
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from veilgraph.comparison.figures import Floats, Scored, figures
+from veilgraph.comparison.plain import ABOUT_PLAIN, PLAIN
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
-from veilgraph.graph.features import to_numbers
 from veilgraph.graph.partition import holder_alone, pool
 from veilgraph.graph.party import PartyGraph, find_label_holder
+from veilgraph.graph.rules import DTYPE, EVERY
 from veilgraph.graph.settings import PartitionSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -37,88 +29,6 @@ from veilgraph.runtime.launch.jobs import RunOptions, train
 from veilgraph.runtime.store.predictions import load_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
-
-TREES: Final = 150
-"""Of boosting, for each class."""
-# Boosting takes means over neighbours of so many columns at most, those that differ most from node to node.
-_MOST_COLUMNS: Final = 600
-
-
-def logistic(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:
-    """Logistic regression on a graph's columns: probabilities [N, C]; ``balanced``: classes weigh alike."""
-
-    def model(strength: float) -> Any:  # noqa: ANN401 - of a library without types
-        inverse = LogisticRegression(C=strength, max_iter=1000, class_weight="balanced" if balanced else None)
-        return make_pipeline(StandardScaler(with_mean=False), inverse)
-
-    return _best_model(graph, to_numbers(graph.features), [partial(model, strength) for strength in (0.003, 0.03, 0.3)])
-
-
-def boosting(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:
-    """Boosted trees on the columns and, by relation, their means over one and two hops and degrees: [N, C]."""
-    own = to_numbers(graph.features)
-    dense = own.toarray() if sp.issparse(own) else own
-    most = max(1, _MOST_COLUMNS // max(1, len(graph.relations)))
-    if dense.shape[1] > most:
-        dense = dense[:, np.sort(np.argsort(-dense.var(axis=0), kind="stable")[:most])]
-    parts = [dense]
-    for place in range(max(1, len(graph.relations))):
-        mean, degrees = _mean_over_neighbours(graph, place if graph.relations else None)
-        rows = dense
-        for _ in range(2):
-            rows = mean @ rows
-            parts.append(rows)
-        parts.append(degrees[:, None])
-    x = np.concatenate(parts, axis=1)
-
-    def model(leaves: int, rate: float) -> Any:  # noqa: ANN401 - of a library without types
-        return HistGradientBoostingClassifier(
-            max_leaf_nodes=leaves,
-            learning_rate=rate,
-            max_iter=TREES,
-            early_stopping=False,
-            class_weight="balanced" if balanced else None,
-            random_state=seed,
-        )
-
-    return _best_model(graph, x, [partial(model, *pair) for pair in ((4, 0.05), (15, 0.05), (31, 0.1))])
-
-
-def _best_model(graph: PartyGraph, x: Any, models: list[Callable[[], Any]]) -> Floats:  # noqa: ANN401 - dense or sparse
-    """Fit models, and give probabilities [N, C] of the one with the lowest log loss on validation nodes."""
-    assert graph.labels is not None
-    assert graph.train_mask is not None
-    assert graph.val_mask is not None
-    labels, train, val = graph.labels.numpy(), graph.train_mask.numpy(), graph.val_mask.numpy()
-    classes = graph.num_classes or int(labels.max()) + 1
-    tried = [np.zeros((len(labels), classes)) for _ in models]
-    for make, likely in zip(models, tried, strict=True):
-        model = make().fit(x[train], labels[train])
-        likely[:, model.classes_] = model.predict_proba(x)
-    return min(tried, key=lambda likely: float(log_loss(labels[val], likely[val], labels=range(classes))))
-
-
-def _mean_over_neighbours(graph: PartyGraph, relation: int | None) -> tuple[sp.csr_matrix, Floats]:
-    """The matrix of means over neighbours of a relation [N, N], and degrees [N]; None: over all edges."""
-    if relation is not None:
-        assert graph.edge_relation is not None
-        graph = graph.with_edges(torch.nonzero(graph.edge_relation == relation).ravel())
-    source, target = graph.edge_index.numpy()
-    weight = np.ones(len(source)) if graph.edge_weight is None else graph.edge_weight.double().numpy()
-    matrix = sp.csr_matrix((weight, (target, source)), shape=(graph.num_nodes, graph.num_nodes))
-    degrees = np.asarray(matrix.sum(axis=1)).ravel()
-    scale = np.divide(1.0, degrees, out=np.zeros_like(degrees), where=degrees > 0)
-    return sp.diags(scale) @ matrix, degrees
-
-
-PLAIN: Final[Mapping[str, Callable[..., Floats]]] = {"logistic": logistic, "boosting": boosting}
-ABOUT_PLAIN: Final[Mapping[str, str]] = {
-    "logistic": "a logistic regression on the columns",
-    "boosting": "boosted trees on the columns, their means over neighbours and over neighbours' neighbours, and the "
-    "degree, each relation apart",
-}
-"""Name of a plain model → what it is, in words; on whose data is said behind."""
-
 
 POOLED: Final = "pooled"
 
@@ -180,20 +90,7 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
     found |= _together(inputs, beside)
 
     whole = _in_one_place(inputs)
-
-    def pooled(all_there: dict[str, Way], progress: Progress) -> Floats:
-        # All data choose the learner: what is left out is to be missed by that one, not by another.
-        return all_there[_better_by_auc(inputs, whole, progress)](progress)
-
-    found |= {
-        POOLED: Kind(partial(pooled, whole), epochs, EVERYTHING, "all holders' data in one place, as nobody may have "
-         "them: the network or boosting of the next lines, whichever ranks validation nodes better"),
-        f"{POOLED}: network": Kind(whole["network"], epochs, EVERYTHING, "the job's network on all holders' columns "
-         "and the union of their links"),
-        f"{POOLED}: boosting": Kind(whole["boosting"], 0, EVERYTHING, f"{ABOUT_PLAIN['boosting']}, all holders' links "
-         "as relations of their own"),
-        f"{POOLED}: logistic": _plain_kind("logistic", pool(graphs, holder), job, "all holders'", EVERYTHING),
-    }  # fmt: skip
+    found |= _pooled_kinds(inputs, whole)
     others = [each for each in graphs if each.party != holder]
     no_links = [replace(each.with_edges(torch.empty(0, dtype=torch.int64)), edge_weight=None) for each in graphs]
     rest = {"all links": no_links}
@@ -204,7 +101,7 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
                 rest[f"{each.party}'s {what}"] = [*graphs[:place], less, *graphs[place + 1 :]]
     for what, left in rest.items():
         about = f"the same learner as pooled, without {what}: what these bring"
-        way = partial(pooled, _in_one_place(Inputs(job, left)))
+        way = partial(_by_the_best, inputs, whole, _in_one_place(Inputs(job, left)))
         found[f"{POOLED} − {what}"] = Kind(way, epochs, EVERYTHING, about)
     return found | {f"{each.party} alone, lent labels": alone(each.party, inputs, shares=LABELS) for each in others}
 
@@ -225,7 +122,7 @@ def _together(
 def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
     """``ways`` of a job whose holders have nodes of their own: each predicts all holders' rows, in the job's order."""
     job, graphs, epochs = inputs.settings, inputs.graphs, inputs.settings.train.epochs
-    paradigm, each = paradigm_of(job), "each holder" if len(graphs) > 1 else graphs[0].party
+    each = "each holder" if len(graphs) > 1 else graphs[0].party
     beside = beside_job(job)
     classes, balanced = max(graph.num_classes or 0 for graph in graphs), job.train.class_weights == "balanced"
 
@@ -238,7 +135,8 @@ def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
         return stacked(lambda graph: _probabilities(trained(by, graph.party, progress)))
 
     def plain(name: str, _progress: Progress) -> Floats:
-        return stacked(lambda g: None if g.labels is None else PLAIN[name](g, job.seed, balanced=balanced))
+        models = PLAIN[name]
+        return stacked(lambda g: None if g.labels is None else models(_across_apart(g), job.seed, balanced=balanced))
 
     about = f"the job's network on {each}'s own nodes and links alone, judged on these nodes"
     found = {f"{each} alone": Kind(partial(alone, inputs), epochs, NOBODY, about)}
@@ -251,45 +149,93 @@ def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
     if at_home:
         return found
     found |= _together(inputs, beside, inputs.ids)
-    about = "the job's network on all holders' nodes and links in one place, as nobody may have them"
-    found[POOLED] = Kind(_network(paradigm.baselines.pooled, inputs), epochs, EVERYTHING, about)
+    whole = _in_one_place(inputs)
+    found |= _pooled_kinds(inputs, whole)
     if any(graph.common < graph.num_nodes for graph in graphs):
         inside = [graph.with_edges((graph.edge_index < graph.common).all(0)) for graph in graphs]
-        without = _network(paradigm.baselines.pooled, replace(inputs, graphs=inside))
+        without = partial(_by_the_best, inputs, whole, _in_one_place(replace(inputs, graphs=inside)))
         about = "the same without edges between nodes of different holders: what these bring"
         found[f"{POOLED} − edges across"] = Kind(without, epochs, EVERYTHING, about)
     return found
 
 
+def _across_apart(graph: PartyGraph) -> PartyGraph:
+    """Of a holder's graph make links to others' nodes, whose columns it lacks, a relation of their own."""
+    if graph.common == graph.num_nodes or graph.relations:
+        return graph
+    across = (graph.edge_index >= graph.common).any(0)
+    relations = (replace(EVERY, name="own"), replace(EVERY, name="across"))
+    return replace(graph, num_common=None, edge_relation=across.to(DTYPE), relations=relations)
+
+
 def nodes_of_test(inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Labels of the nodes that ways are judged on, and which rows of their predictions these are: Tensor[T] each."""
-    holder = inputs.settings.data.label_party
-    if inputs.settings.is_aligned:
-        graphs, whose = [find_label_holder(inputs.graphs, holder).common_part()], f"party {holder!r}"
-    else:
-        graphs, whose = [graph.common_part() for graph in inputs.graphs], "holders"
-    none = [torch.zeros(graph.num_nodes, dtype=torch.long) for graph in graphs]
-    labels = torch.cat([at if graph.labels is None else graph.labels for graph, at in zip(graphs, none, strict=True)])
-    masks = [at if graph.test_mask is None else graph.test_mask for graph, at in zip(graphs, none, strict=True)]
-    rows = torch.nonzero(torch.cat(masks)).ravel()
+    labels, rows = _judged_nodes(inputs, "test_mask")
     if not len(rows):
+        whose = f"party {inputs.settings.data.label_party!r}" if inputs.settings.is_aligned else "holders"
         raise DataError(
             f"{whose}: test_mask: no node is one to test on, and ways are compared on these; set some aside "
             "(nodes.split.test)",
             key="test_mask",
         )
-    return labels[rows], rows
+    return labels, rows
+
+
+def _judged_nodes(inputs: Inputs, mask: str) -> tuple[Tensor, Tensor]:
+    """Labels of the nodes of a split, ``val_mask`` or ``test_mask``, and their rows in predictions: Tensor[T] each."""
+    graphs = inputs.graphs
+    if inputs.settings.is_aligned:
+        graphs = [find_label_holder(graphs, inputs.settings.data.label_party)]
+    graphs = [graph.common_part() for graph in graphs]
+
+    def joined(name: str) -> Tensor:
+        each = [(graph.num_nodes, getattr(graph, name)) for graph in graphs]
+        return torch.cat([torch.zeros(nodes, dtype=torch.long) if of is None else of for nodes, of in each])
+
+    rows = torch.nonzero(joined(mask)).ravel()
+    labels = joined("labels")[rows]
+    return labels[labels >= 0], rows[labels >= 0]
 
 
 def _in_one_place(inputs: Inputs) -> dict[str, Way]:
-    """Two ways on pooled data, each trained once: the job's network, and boosting by relation."""
-    job, holder = inputs.settings, inputs.settings.data.label_party
+    """Ways on all data in one place, each trained once: the job's network and, where nodes can be told, plain models.
 
-    def boosted(_progress: Progress) -> Floats:
-        graph = pool(inputs.graphs, holder, relational=True)
-        return boosting(graph, job.seed, balanced=job.train.class_weights == "balanced")
+    Plain models see every holder's links as relations of their own, or those of a union each once.
+    """
+    job, network = inputs.settings, paradigm_of(inputs.settings).baselines
+    balanced = job.train.class_weights == "balanced"
 
-    return {"network": _cached(_network(paradigm_of(job).baselines.pooled, inputs)), "boosting": _cached(boosted)}
+    def plain(name: str, _progress: Progress) -> Floats:
+        aligned = job.is_aligned
+        graph = pool(inputs.graphs, job.data.label_party, relational=True) if aligned else network.one_graph(inputs)
+        assert graph is not None
+        return PLAIN[name](graph, job.seed, balanced=balanced)
+
+    tells = job.is_aligned or network.one_graph(inputs) is not None
+    ways = {"network": _network(network.pooled, inputs)} | {name: partial(plain, name) for name in PLAIN if tells}
+    return {name: _cached(way) for name, way in ways.items()}
+
+
+def _pooled_kinds(inputs: Inputs, whole: dict[str, Way]) -> dict[str, Kind]:
+    """Each way on all data in one place and, before them, the one that ranks validation nodes best."""
+    epochs = inputs.settings.train.epochs
+    about = "the job's network on all holders' columns and the union of their links"
+    if not inputs.settings.is_aligned:
+        about = "the job's network on all holders' nodes and links in one place, as nobody may have them"
+    if len(whole) == 1:
+        return {POOLED: Kind(whole["network"], epochs, EVERYTHING, about)}
+    way = partial(_by_the_best, inputs, whole, whole)
+    best = "all holders' data in one place, as nobody may have them: that of the next lines that ranks validation "
+    found = {POOLED: Kind(way, epochs, EVERYTHING, f"{best}nodes best")}
+    found[f"{POOLED}: network"] = Kind(whole["network"], epochs, EVERYTHING, about)
+    for name in PLAIN:
+        found[f"{POOLED}: {name}"] = Kind(whole[name], 0, EVERYTHING, f"{ABOUT_PLAIN[name]}, all holders'")
+    return found
+
+
+def _by_the_best(inputs: Inputs, whole: dict[str, Way], of: dict[str, Way], progress: Progress) -> Floats:
+    """Of ways ``of`` the one that is best on all data: what is left out is to be missed by that one, not by another."""
+    return of[_best_by_auc(inputs, whole, progress)](progress)
 
 
 def _cached(way: Way) -> Way:
@@ -303,15 +249,12 @@ def _cached(way: Way) -> Way:
     return again
 
 
-def _better_by_auc(inputs: Inputs, each: Mapping[str, Way], progress: Progress) -> str:
+def _best_by_auc(inputs: Inputs, each: Mapping[str, Way], progress: Progress) -> str:
     """Of several ways the one with the highest AUC on validation nodes; the first where it is undefined."""
-    labelled = find_label_holder(inputs.graphs, inputs.settings.data.label_party).common_part()
-    assert labelled.labels is not None
-    assert labelled.val_mask is not None
-    val = torch.nonzero(labelled.val_mask & (labelled.labels >= 0)).ravel().numpy()
-    found = {name: way(progress)[: labelled.num_nodes] for name, way in each.items()}
-    aucs = {name: figures(Scored(labelled.labels.numpy()[val], one[val]), 1.0)["auc"] for name, one in found.items()}
-    return max(aucs, key=lambda name: float(np.nan_to_num(aucs[name], nan=-1.0)))
+    labels, rows = _judged_nodes(inputs, "val_mask")
+    found = {name: way(progress)[rows] for name, way in each.items()} if len(rows) else {}
+    aucs = {name: figures(Scored(labels.numpy(), one), 1.0)["auc"] for name, one in found.items()}
+    return max(each, key=lambda name: float(np.nan_to_num(aucs.get(name, np.nan), nan=-1.0)))
 
 
 def _network(train: Callable[..., PlainResult | None], *of: object) -> Way:

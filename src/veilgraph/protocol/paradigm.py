@@ -223,6 +223,10 @@ class Baselines(ABC, Generic[J]):
         """The job's network trained on all holders' data in one place; as ``alone``."""
         raise _incomparable(inputs.settings)
 
+    def one_graph(self, inputs: Inputs) -> PartyGraph | None:
+        """All holders' own nodes and their edges in one graph, in the holders' turn; None where nodes are shared."""
+        return None
+
     def beside(self, job: J) -> Mapping[str, Any] | None:
         """Return the keys to change for a job over the same data in another paradigm, or None."""
         return None

@@ -3,8 +3,8 @@
 What to expect was measured on public data, never on anybody's own. ``expected.json`` has the curves: ``python -m
 research.expected`` makes it of what was measured (docs/figures/gap.json, docs/figures/label-privacy.json,
 docs/figures/sealed-privacy.json, docs/figures/private-averaging.json). Between two ε that were measured the curve is a
-line in log ε. Below the least it is the control at an ε of next to nothing, above the largest the figure there: neither
-promises more than was seen.
+line in log ε. Below the least it is the control at an ε of next to nothing, or the figure at the least where none was
+measured; above the largest it is the figure there. Neither promises more than was seen.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, cast
 
 import numpy as np
@@ -174,8 +175,9 @@ class Curve:
     Attributes:
         figure: accuracy or AUC.
         alone: of the label holder by itself; ``without``: of the same job without noise.
-        control: at an ε of next to nothing.
+        control: at an ε of next to nothing, which is what all but the protected data bring; None: not measured.
         points: ε of one job → figure.
+        unprotected: of the same job without the setting, where that uses the data in other ways than ``without``.
     """
 
     way: str
@@ -184,13 +186,14 @@ class Curve:
     seeds: int
     alone: float
     without: float
-    control: float
+    control: float | None
     points: Mapping[float, float]
+    unprotected: float | None = None
 
     def at(self, epsilon: float) -> float:
         """The figure to expect of one job with that ε, interpolated in log ε; below all points, ``control``."""
         known = sorted(self.points)
-        if epsilon < known[0] * (1 - _SLACK):
+        if epsilon < known[0] * (1 - _SLACK) and self.control is not None:
             return self.control
         return float(np.interp(math.log(epsilon), np.log(known), [self.points[each] for each in known]))
 
@@ -223,8 +226,10 @@ def expected_facts(job: JobSettings, epsilons: Mapping[float, float]) -> list[Re
             "figure": curve.figure,
             "seeds": curve.seeds,
             "alone": curve.alone,
+            "control": curve.control,
             "expected": round(curve.at(epsilon), 4),
             "without_noise": curve.without,
+            "unprotected": curve.unprotected,
         }
         for total, epsilon in epsilons.items()
         for curve in curves()
@@ -233,13 +238,20 @@ def expected_facts(job: JobSettings, epsilons: Mapping[float, float]) -> list[Re
 
 
 def expected_table(job: JobSettings, epsilons: Mapping[float, float]) -> Table | None:
-    """Measured figures of such jobs for each total ε (``epsilons``: → ε of one job); None: nothing was measured."""
-    facts = expected_facts(job, epsilons)
+    """Measured figures of such jobs for each total ε (``epsilons``: → ε of one job); None: nothing was measured.
+
+    Columns of which nothing was measured are left out, and so are totals beyond the largest ε, where nothing changes.
+    """
+    largest = max((epsilon for curve in curves() if curve.way == way_of(job) for epsilon in curve.points), default=0)
+    beyond = sorted(total for total, epsilon in epsilons.items() if epsilon >= largest * (1 - _SLACK))[1:]
+    facts = expected_facts(job, {total: epsilon for total, epsilon in epsilons.items() if total not in beyond})
     if not facts:
         return None
+    names = [name for name in _FIGURES if any(each[name] is not None for each in facts)]
     caption = (
-        "On test nodes of public data sets, beside the label holder (averaging: each holder) alone and the same job "
-        "without noise. Yours are other data: veilgraph compare measures alone and without noise on them."
+        "On test nodes of public data sets. alone: the label holder, or in averaging each holder, by itself. ε near 0: "
+        "what all but the protected data bring, so noise leaves what is above that. no privacy: the same job without "
+        "the setting. Yours are other data: veilgraph compare measures alone and without noise on them."
     )
     rows, shown = [], None
     for each in facts:
@@ -247,10 +259,21 @@ def expected_table(job: JobSettings, epsilons: Mapping[float, float]) -> Table |
         if each["epsilon_total"] != shown:
             shown = each["epsilon_total"]
             totals = (f"{shown:g}", f"{each['epsilon_job']:.3g}")
-        figures = (f"{each[name]:.3f}" for name in ("alone", "expected", "without_noise"))
+        figures = ("–" if each[name] is None else f"{each[name]:.3f}" for name in names)
         rows.append((*totals, f"{each['data']}, {each['figure']}", *figures, f"{each['seeds']}"))
-    columns = (">total ε", ">ε of one job", "data", ">alone", ">with it", ">without noise", ">seeds")
+    columns = (">total ε", ">ε of one job", "data", *(_FIGURES[name] for name in names), ">seeds")
     return table("What to expect, by what was measured", columns, rows, caption=caption)
+
+
+_FIGURES: Final = MappingProxyType(
+    {
+        "alone": ">alone",
+        "control": ">ε near 0",
+        "expected": ">with it",
+        "without_noise": ">without noise",
+        "unprotected": ">no privacy",
+    }
+)
 
 
 def not_measured(job: JobSettings) -> str:

@@ -29,7 +29,7 @@ from veilgraph.paradigms.union.inputs import blocks_of, network_of, scale_own, u
 from veilgraph.paradigms.union.roles import UnionDealer, UnionHolder, UnionNetwork
 from veilgraph.paradigms.union.rows import ROWS
 from veilgraph.paradigms.union.settings import UnionJob, union
-from veilgraph.paradigms.union.twin import alone, pooled
+from veilgraph.paradigms.union.twin import alone, one_graph, pooled
 from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.costs import Costs, PartySizes, Stage, size_of
@@ -182,6 +182,10 @@ class _UnionBaselines(seam.Baselines[UnionJob]):
     @override
     def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
         return pooled(union(inputs.settings), inputs.graphs, inputs.ids, progress)
+
+    @override
+    def one_graph(self, inputs: Inputs) -> PartyGraph | None:
+        return one_graph(inputs.graphs, inputs.ids)
 
 
 class _UnionWords(SealedWords[UnionJob]):

@@ -119,7 +119,13 @@ def alone(job: UnionJob, graph: PartyGraph, ids: Sequence[str], progress: Progre
 def pooled(
     job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]], progress: Progress
 ) -> PlainResult:
-    """Train the job's network on all holders' nodes and edges pooled; ``output`` has the holders' nodes in turn."""
+    """Train the job's network on ``one_graph``; ``output`` has the holders' nodes in turn."""
+    whole = one_graph(graphs, ids)
+    return _in_one_place(job, whole, [str(row) for row in range(whole.num_nodes)], progress)
+
+
+def one_graph(graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> PartyGraph:
+    """Pool all holders' nodes, in turn, and edges, each pair once: a graph that nobody may have in practice."""
     places, edges, weights = places_by_id(graphs, ids), list[Tensor](), list[Tensor]()
     owners = [with_no_labels(graph) for graph in graphs if graph.common]
     for graph in graphs:
@@ -129,7 +135,7 @@ def pooled(
         weights += [] if graph.edge_weight is None else [graph.edge_weight[kept]]
     pairs, weight = _merge_edges(edges, weights)
     names = [name for name in ("labels", *MASKS) if all(getattr(graph, name) is not None for graph in owners)]
-    whole = replace(
+    return replace(
         owners[0].merged(),
         party=POOLED,
         features=torch.cat([graph.features[: graph.common] for graph in owners]),
@@ -139,7 +145,6 @@ def pooled(
         num_common=None,
         **{name: torch.cat([getattr(graph, name)[: graph.common] for graph in owners]) for name in names},  # type: ignore[arg-type]
     )
-    return _in_one_place(job, whole, [str(row) for row in range(whole.num_nodes)], progress)
 
 
 def _merge_edges(edges: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, Tensor | None]:
