@@ -148,13 +148,16 @@ def at_every_epsilon(name: str, seed: int) -> dict[str, float]:
     assert found is not None
     assert program.told is not None
     assert own.train_mask is not None
-    scores, votes = logits_of(found), program.told
+    scores, votes, common = logits_of(found), program.told, own.common_part()
+    weights = Objective(common, job_of(name, seed, None).train, torch.float64).weights
     known, counts = LabelKnowledge(own, scores.shape[1]), votes.round().to(torch.int64)
     of = {f"{VOTES}/mean": float(votes.sum(1)[~own.train_mask].mean())}
     for epsilon in (*EPSILONS, CONTROL, NO_NOISE):
         noisy = counts if math.isinf(epsilon) else counts + two_sided(tuple(counts.shape), epsilon, system_secrets)
         for output in OUTPUTS:
             logits = with_votes(scores, noisy.double(), epsilon, known, classes_alone=output == "classes")
+            if output == "margins":
+                logits = fit_stacking(logits, common, weights).logits(logits, common)
             of[f"{output}/{epsilon:g}"] = figure_of(name, logits, own)
     return of
 

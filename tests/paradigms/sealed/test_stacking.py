@@ -294,13 +294,27 @@ def test_what_no_training_keeps_is_known(change: Mapping[str, Tensor]) -> None:
     assert not Stacking(**{**SOUND, **change}).is_of(3)
 
 
-def test_a_prediction_has_the_weights_of_its_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+PRIVATE: Settings = merge(voting(), {"train": {"select_by": "last"}, "model": {"blocks": ["pooled.6"]}})
+
+
+@pytest.mark.parametrize("change", [{}, PRIVATE], ids=["open", "private"])
+def test_a_prediction_has_the_weights_of_its_training(
+    change: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weights = torch.tensor([1.0, 0, 0, 2.0, *[0.0] * 6], dtype=torch.float64)
-    monkeypatch.setattr("veilgraph.paradigms.sealed.roles.fit_stacking", lambda *_: of_all(weights, EVEN))
+    stacked, voted = [], torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def fitted(scores: Tensor, *_: object) -> Stacking:
+        stacked.append(scores)
+        return of_all(weights, EVEN)
+
+    monkeypatch.setattr("veilgraph.paradigms.sealed.roles.fit_stacking", fitted)
+    monkeypatch.setattr("veilgraph.paradigms.sealed.roles.with_votes", lambda *_, classes_alone: voted)
     found = train(
-        saved(tmp_path / "graphs", small_job(2, MARGINS), small_graphs(nodes=40, training=20)), tmp_path / "run"
+        saved(tmp_path / "graphs", small_job(2, MARGINS, change), small_graphs(nodes=40, training=20)), tmp_path / "run"
     )
     assert found.summary["stacked"] == 1.0
+    assert torch.equal(stacked[0], voted) == bool(change), "what network and votes say together, or the network alone"
     rows = [list(column.cells) for column in run_table(found.summary).columns]
     assert (
         dict(zip(*([str(cell) for cell in cells] for cells in rows), strict=True))["own edges added to margins at home"]
@@ -318,10 +332,7 @@ def test_a_prediction_has_the_weights_of_its_training(tmp_path: Path, monkeypatc
             predict(found.path)
 
 
-PRIVATE: Settings = merge(voting(), {"train": {"select_by": "last"}, "model": {"blocks": ["pooled.6"]}})
-
-
-@pytest.mark.parametrize("job", [{"output": "classes"}, {"named_nodes": 3}, PRIVATE])
+@pytest.mark.parametrize("job", [{"output": "classes"}, {"named_nodes": 3}, merge(PRIVATE, {"output": "classes"})])
 def test_jobs_that_do_not_stack_keep_nothing_and_predict_again(job: Settings, tmp_path: Path) -> None:
     found = train(saved(tmp_path / "graphs", small_job(2, merge(MARGINS, job)), small_graphs()), tmp_path / "run")
     assert "stacked" not in found.summary

@@ -590,19 +590,19 @@ class SealedLabelHolder(SealedHolder, Judge):
 
     @override
     def learn(self, found: Tensor | None) -> None:
-        """Keep logits of what was revealed, combined with noisy votes or stacked with own edges where the job does."""
+        """Keep logits of what was revealed, combined with noisy votes and stacked with own edges where the job does."""
         assert found is not None
         self.logits = self._opened_logits(found)
         if self._job.privacy is not None:
             combined = self._with_votes(self.logits)
             self.logits = combined if self._job.output == "margins" else self._certain_logits(combined.argmax(1))
-        elif self._stacks:
+        if self._stacks:
             self.logits = self._stacked(self.logits)
 
     @property
     def _stacks(self) -> bool:
-        """Whether own edges are stacked on the logits: margins of all nodes are opened, without privacy."""
-        return self._job.output == "margins" and self.predicted is None and self._job.privacy is None
+        """Whether own edges are stacked on the logits: margins of all nodes are opened."""
+        return self._job.output == "margins" and self.predicted is None
 
     def _stacked(self, scores: Tensor) -> Tensor:
         """Add what this holder's own edges say to the logits: fit and save the stacking in training, else use it."""
