@@ -186,7 +186,20 @@ def test_the_commands_that_show_tables_have_the_option() -> None:
         for word, one in getattr(each, "commands", {"": each}).items():
             if any("--json" in parameter.opts for parameter in one.params):
                 found.add(f"{name} {word}".strip())
-    alone = {"audit", "budget", "check", "compare", "demo", "embed", "predict", "report", "resume", "train", "tune"}
+    alone = {
+        "audit",
+        "budget",
+        "check",
+        "compare",
+        "demo",
+        "embed",
+        "explain",
+        "predict",
+        "report",
+        "resume",
+        "train",
+        "tune",
+    }
     assert found == alone | {"data align", "data check", "net consent", "net status"}
 
 

@@ -14,7 +14,7 @@ from veilgraph.samples.shipped import demo_settings, shipped_job, with_overrides
 
 GROUPS = {
     "": (
-        "schema", "train", "resume", "predict", "compare", "demo", "audit", "report", "check", "budget",
+        "schema", "train", "resume", "compare", "demo", "predict", "explain", "audit", "report", "check", "budget",
         "init", "embed", "tune", "data",
         "net", "cert",
     ),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 with deferred():  # a training needs none of it
     from veilgraph.audit.audit import AuditPlan, audit
     from veilgraph.audit.finding import AuditResult
+    from veilgraph.report.explanation import Explanation, explain
     from veilgraph.report.page import write_page
     from veilgraph.report.protection import labels_suffix
     from veilgraph.report.training import curves
@@ -209,6 +210,22 @@ class Run:
         return jobs.predict(
             self.path, nodes, ids=ids, options=jobs.RunOptions(custom=self._custom, processes=processes, link=link)
         )
+
+    def explain(
+        self, nodes: Sequence[int] | None = None, *, ids: Sequence[str] | None = None, party: PartyId | None = None
+    ) -> list[Explanation]:
+        """Says what of a holder's own data goes with the newest scores of some nodes, by number or id; asks nobody.
+
+        Args:
+            nodes: whose scores to explain; ``ids`` in place of them.
+            ids: of runs from tables.
+            party: the holder whose scores and data are used; default: the one with predictions.
+
+        Raises:
+            ConfigError: no node is named, or one does not exist; or the job opens no scores.
+            DataError: the predictions are of tables that have changed since, or of too few nodes.
+        """
+        return explain(self._directory, nodes, ids=ids, party=party)
 
     def resume(
         self,

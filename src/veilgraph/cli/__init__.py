@@ -9,6 +9,7 @@ import os
 
 from veilgraph.cli import data as data  # isort: skip - the order in which help lists the commands
 from veilgraph.cli import train as train  # isort: skip
+from veilgraph.cli import predict as predict  # isort: skip
 from veilgraph.cli import report as report  # isort: skip
 from veilgraph.cli import check as check  # isort: skip
 from veilgraph.cli import network as network  # isort: skip

@@ -1,4 +1,4 @@
-"""Commands that train with all parties on this machine: train, resume, predict, compare, demo."""
+"""Commands that train with all parties on this machine: train, resume, compare, demo."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ from veilgraph.cli.app import (
 )
 from veilgraph.cli.output import echo, emit, messages, results, say
 from veilgraph.core.deferred import deferred
-from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import fresh_path, os_errors_as, write_whole
-from veilgraph.core.text import text_of_cell
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.files import fresh_path
 from veilgraph.protocol.figures import CLASS_MEASURES, leak_words
 from veilgraph.protocol.job import JobSettings
 
@@ -40,7 +39,6 @@ with deferred():
     from veilgraph.report.training import TrainingBars, alone_words, draw_curves
     from veilgraph.runtime.launch import jobs
     from veilgraph.runtime.launch.inputs import accepted_by_parties
-    from veilgraph.runtime.store.predictions import name_next_nodes
     from veilgraph.runtime.store.results import Comparison, compare
     from veilgraph.runtime.store.run_directory import RunDirectory
     from veilgraph.samples.shipped import demo_settings
@@ -225,98 +223,6 @@ def _resumable(path: Path) -> Iterator[None]:
         begun = (path / "job.yaml").is_file()
         say(f"stopped; go on with: veilgraph resume {path}" if begun else "stopped before the run began")
         raise typer.Exit(INTERRUPTED) from interrupt
-
-
-@command("predict", "veilgraph predict runs/digits --nodes 1,5,7 --out predictions.csv", json=True)
-def predict_command(
-    run: Path,
-    nodes: str | None = None,
-    nodes_file: Path | None = None,
-    ids: str | None = None,
-    ids_file: Path | None = None,
-    ask: bool = False,
-    out: Path | None = None,
-    processes: Processes = False,
-    link: LinkName = None,
-) -> None:
-    """Predict classes and their probabilities with a trained run, through the same joint protocol.
-
-    A run from tables reads them again: nodes added since training are predicted too. In the label holder's part of a
-    run across organisations, or any holder's of a horizontal one, the newest joint inference is shown; make a new one
-    with veilgraph net submit --work predict. A sealed or union job with named_nodes predicts no nodes but those named
-    here, of which the others learn the number; across organisations the label holder, in a union each holder of nodes,
-    names them first, with --ask.
-
-    Options:
-        RUN (run): Directory of a complete run.
-        --nodes 1,5,7: Nodes to predict. Default: all.
-        --nodes-file FILE: Nodes to predict, parted by commas, spaces or lines.
-        --ids C1,C5: Ids to predict, in place of nodes: for runs from tables, or horizontal.
-        --ids-file FILE: Ids to predict, one on each line, as in predictions.csv.
-        --ask: Across organisations, with named_nodes: name these for the next joint inference, and show nothing.
-        --out FILE.csv: File to write. Default: print.
-    """
-    chosen, wanted = _chosen_nodes(nodes, nodes_file), _chosen_ids(ids, ids_file)
-    if chosen is not None and wanted is not None:
-        raise typer.BadParameter("give nodes or ids, not both")
-    if ask:
-        count = name_next_nodes(run, chosen, ids=wanted)
-        emit({"named": count})
-        echo(f"{count} named for the next joint inference; make it with: veilgraph net submit --work predict")
-        return
-
-    with messages().status("predicting"):
-        predictions = jobs.predict(run, chosen, ids=wanted, options=jobs.RunOptions(processes=processes, link=link))
-    emit(
-        {
-            "run": run,
-            "model_version": predictions.model_version,
-            "made_at": predictions.made_at,
-            "predictions": predictions.records(),
-            "file": out,
-        }
-    )
-    text = predictions.csv()
-    if out is None:
-        echo(text, nl=False)
-        return
-    with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
-        write_whole(out, text.encode())
-    echo(f"wrote {len(predictions.nodes)} predictions to {out}")
-
-
-def _option_or_file(here: str | None, file: Path | None, option: str, what: str) -> str | None:
-    """Return an option's text ``here``, or the content of its ``file``; None without either, refused with both."""
-    if here is not None and file is not None:
-        raise typer.BadParameter(f"give {option} or {option}-file, not both")
-    if file is None:
-        return here
-    with os_errors_as(ConfigError, f"{file}: cannot be read", f"give a text file {what}", UnicodeDecodeError):
-        return file.read_text(encoding="utf-8")
-
-
-def _chosen_ids(ids: str | None, ids_file: Path | None) -> list[str] | None:
-    text = _option_or_file(ids, ids_file, "--ids", "with one id on each line")
-    if text is None:
-        return None
-    words = text.split(",") if ids_file is None else map(text_of_cell, text.splitlines())
-    if not (found := [word for word in words if word]):
-        option = "--ids" if ids_file is None else "--ids-file"
-        raise typer.BadParameter("there is no id in it; name one, or leave it out for all nodes", param_hint=option)
-    return found
-
-
-def _chosen_nodes(nodes: str | None, nodes_file: Path | None) -> list[int] | None:
-    text = _option_or_file(nodes, nodes_file, "--nodes", "of node numbers")
-    if text is None:
-        return None
-    words, option = text.replace(",", " ").split(), "--nodes" if nodes_file is None else "--nodes-file"
-    wrong = next((word for word in words if not (word.isascii() and word.isdigit())), None)
-    if wrong is not None:
-        raise typer.BadParameter(f"{wrong!r} is not a node number; give numbers as in 1,5,7", param_hint=option)
-    if not words:
-        raise typer.BadParameter("there is no node in it; give numbers as in 1,5,7", param_hint=option)
-    return [int(word) for word in words]
 
 
 @command("compare", "veilgraph compare jobs/digits.yaml --seeds 3", json=True, further=True)

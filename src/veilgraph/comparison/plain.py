@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,10 +20,12 @@ from sklearn.utils.class_weight import compute_sample_weight
 from veilgraph.comparison.figures import Floats
 from veilgraph.graph.features import to_numbers
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.rules import DTYPE, EVERY
 
 TREES: Final = 150
 """Of boosting, for each class."""
-_FEW_COLUMNS: Final = 600
+FEW_COLUMNS: Final = 600
+"""Of a wide table those that differ most from node to node are averaged over neighbours."""
 _MOST_VALUES: Final = 1 << 24  # of columns of means over a number of hops, 128 MiB
 _HOPS: Final = (1, 2, 4)  # of the regression, which has nothing else that reaches further
 
@@ -38,8 +41,9 @@ def logistic(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:
     are_words = sp.issparse(own)
     rows = [[own]]
     if graph.num_edges:
-        most = max(_FEW_COLUMNS, _MOST_VALUES // max(1, graph.num_nodes))
-        rows.append([own, *_around(graph, _most_varied(own, most), _HOPS, also_merged=True)])
+        most = max(FEW_COLUMNS, _MOST_VALUES // max(1, graph.num_nodes))
+        near = around(graph, most_varied(own, most)[0], _HOPS, also_merged=True)
+        rows.append([own, *(each.rows for each in near)])
     # A word that few training nodes have would count as much as any, were it scaled by itself.
     joined = [sp.hstack([_of_length_1(part) for part in parts], "csr") for parts in rows] if are_words else [
         np.concatenate(parts, axis=1) for parts in rows
@@ -62,8 +66,8 @@ def _of_length_1(part: Any) -> sp.csr_matrix:  # noqa: ANN401 - dense or sparse
 
 def boosting(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:
     """Boosted trees on the columns and, by relation, their means over one and two hops and degrees: [N, C]."""
-    dense = _most_varied(to_numbers(graph.features), max(1, _FEW_COLUMNS // max(1, len(graph.relations))))
-    x = np.concatenate([dense, *_around(graph, dense, (1, 2))], axis=1)
+    dense, _ = most_varied(to_numbers(graph.features), max(1, FEW_COLUMNS // max(1, len(graph.relations))))
+    x = np.concatenate([dense, *(each.rows for each in around(graph, dense, (1, 2)))], axis=1)
 
     def model(leaves: int, rate: float) -> Any:  # noqa: ANN401 - of a library without types
         return HistGradientBoostingClassifier(
@@ -79,17 +83,40 @@ def boosting(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:
     return _best_model(graph, [(x, make) for make in models], balanced=balanced)
 
 
-def _most_varied(columns: Any, most: int) -> Floats:  # noqa: ANN401 - dense or sparse
-    """The ``most`` columns that differ most from node to node, in their order, dense: float64 [N, ≤ most]."""
-    if columns.shape[1] > most:
+def most_varied(columns: Any, most: int) -> tuple[Floats, Floats]:  # noqa: ANN401 - dense or sparse
+    """The ``most`` columns that differ most from node to node, in their order: dense float64 [N, d], and places [d]."""
+    places = np.arange(columns.shape[1])
+    if len(places) > most:
         squares = columns.multiply(columns) if sp.issparse(columns) else columns**2
         varied = np.asarray(squares.mean(axis=0)).ravel() - np.asarray(columns.mean(axis=0)).ravel() ** 2
-        columns = columns[:, np.sort(np.argsort(-varied, kind="stable")[:most])]
-    return np.asarray(columns.toarray() if sp.issparse(columns) else columns)
+        places = np.sort(np.argsort(-varied, kind="stable")[:most])
+        columns = columns[:, places]
+    return np.asarray(columns.toarray() if sp.issparse(columns) else columns, np.float64), places
 
 
-def _around(graph: PartyGraph, columns: Floats, hops: Sequence[int], *, also_merged: bool = False) -> Iterator[Floats]:
-    """By relation, the means of ``columns`` [N, d] over so many ``hops``, then degrees [N, 1].
+def across_apart(graph: PartyGraph) -> PartyGraph:
+    """Of a holder's own nodes make links to others' nodes, whose columns it lacks, a relation of their own."""
+    if graph.common == graph.num_nodes or graph.relations:
+        return graph
+    across = (graph.edge_index >= graph.common).any(0)
+    relations = (replace(EVERY, name="links of its own"), replace(EVERY, name="links across"))
+    return replace(graph, num_common=None, edge_relation=across.to(DTYPE), relations=relations)
+
+
+class Around(NamedTuple):
+    """Means of columns over so many ``hops`` of a relation's edges, float64 [N, d]; of 0 hops degrees [N, 1].
+
+    ``way``: "into" or "out of" a node, where edges have a direction. ``relation``: its place; None: all edges.
+    """
+
+    relation: int | None
+    way: str
+    hops: int
+    rows: Floats
+
+
+def around(graph: PartyGraph, columns: Floats, hops: Sequence[int], *, also_merged: bool = False) -> Iterator[Around]:
+    """By relation, the means of ``columns`` [N, d] over so many ``hops``, then degrees.
 
     Where edges have a direction, those into a node and those out of it are relations apart. ``also_merged``: all edges
     are one more relation.
@@ -98,15 +125,15 @@ def _around(graph: PartyGraph, columns: Floats, hops: Sequence[int], *, also_mer
     for relation in [*relations, None] if also_merged or not relations else relations:
         into = _adjacency(graph, relation)
         out = into.T.tocsr()
-        for matrix in (into, out) if (into != out).nnz else (into,):
+        for way, matrix in {"into": into, "out of": out}.items() if (into != out).nnz else (("", into),):
             degrees = np.asarray(matrix.sum(axis=1)).ravel()
             scale = np.divide(1.0, degrees, out=np.zeros_like(degrees), where=degrees > 0)
             mean, rows = sp.diags(scale) @ matrix, columns
             for hop in range(1, max(hops) + 1):
                 rows = mean @ rows
                 if hop in hops:
-                    yield rows
-            yield degrees[:, None]
+                    yield Around(relation, way, hop, rows)
+            yield Around(relation, way, 0, degrees[:, None])
 
 
 def _best_model(graph: PartyGraph, tried: Sequence[tuple[Any, Callable[[], Any]]], *, balanced: bool) -> Floats:

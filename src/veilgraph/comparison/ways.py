@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from veilgraph.comparison.figures import Floats, Scored, figures
-from veilgraph.comparison.plain import ABOUT_PLAIN, PLAIN
+from veilgraph.comparison.plain import ABOUT_PLAIN, PLAIN, across_apart
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.partition import holder_alone, pool
 from veilgraph.graph.party import PartyGraph, find_label_holder
-from veilgraph.graph.rules import DTYPE, EVERY
 from veilgraph.graph.settings import PartitionSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -136,7 +135,7 @@ def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
 
     def plain(name: str, _progress: Progress) -> Floats:
         models = PLAIN[name]
-        return stacked(lambda g: None if g.labels is None else models(_across_apart(g), job.seed, balanced=balanced))
+        return stacked(lambda g: None if g.labels is None else models(across_apart(g), job.seed, balanced=balanced))
 
     about = f"the job's network on {each}'s own nodes and links alone, judged on these nodes"
     found = {f"{each} alone": Kind(partial(alone, inputs), epochs, NOBODY, about)}
@@ -157,15 +156,6 @@ def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
         about = "the same without edges between nodes of different holders: what these bring"
         found[f"{POOLED} − edges across"] = Kind(without, epochs, EVERYTHING, about)
     return found
-
-
-def _across_apart(graph: PartyGraph) -> PartyGraph:
-    """Of a holder's graph make links to others' nodes, whose columns it lacks, a relation of their own."""
-    if graph.common == graph.num_nodes or graph.relations:
-        return graph
-    across = (graph.edge_index >= graph.common).any(0)
-    relations = (replace(EVERY, name="own"), replace(EVERY, name="across"))
-    return replace(graph, num_common=None, edge_relation=across.to(DTYPE), relations=relations)
 
 
 def nodes_of_test(inputs: Inputs) -> tuple[Tensor, Tensor]:

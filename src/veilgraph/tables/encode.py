@@ -95,6 +95,11 @@ class FeatureEncoding:
         """[F] name of each feature: of its column, with its category where there are categories."""
         return tuple(name for column in self.columns for name in _feature_names(column))
 
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """[F] name of the table column that each feature is of."""
+        return tuple(column.title for column in self.columns for _ in _feature_names(column))
+
     @property
     def num_features(self) -> int:
         """F."""

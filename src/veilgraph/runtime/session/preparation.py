@@ -34,7 +34,7 @@ from veilgraph.tables.describe import PROFILES, Drift, drifted
 from veilgraph.tables.encode import FeatureEncoding
 
 _ALIGNMENT: Final = "alignment.json"
-_ENCODING: Final = "encoding.json"
+ENCODING: Final = "encoding.json"
 _PROFILE: Final = "profile.json"
 _TABLES: Final = "tables.sha256"
 _KEPT, _MAX_IDENTITY = 2, 128
@@ -99,11 +99,16 @@ def prepare(store: PartyStore, own: Preparation, *, anew: bool, restarts: bool) 
     return _aligned(own, prepared.identity, reload_party(store.graph_path), _ids(prepared.built))
 
 
+def kept_encoding(store: PartyStore) -> FeatureEncoding:
+    """Read the feature encoding that training kept; ``RunError``: it is missing, as without tables, or damaged."""
+    encoding = store.path / ENCODING
+    with run_errors(encoding, "predict with a run trained from tables", "missing or damaged"):
+        return FeatureEncoding.from_json(encoding.read_text(encoding="utf-8"))
+
+
 def _with_encoding(store: PartyStore, own: Preparation) -> Preparation:
     """Add the feature encoding and the profiles that training kept; ``RunError``: missing or damaged."""
-    encoding, profile = store.path / _ENCODING, store.path / _PROFILE
-    with run_errors(encoding, "predict with a run trained from tables", "missing or damaged"):
-        own = replace(own, encoding=FeatureEncoding.from_json(encoding.read_text(encoding="utf-8")))
+    own, profile = replace(own, encoding=kept_encoding(store)), store.path / _PROFILE
     with run_errors(profile, "train anew", "missing or damaged"):
         return replace(own, then=PROFILES.validate_json(profile.read_bytes()))
 
@@ -135,13 +140,13 @@ def kept_identity(store: PartyStore) -> str:
 def _write_prepared(store: PartyStore, prepared: Prepared, digest: str, seed: int) -> None:
     """Set old files and checkpoints aside, then write the new: the identity last, without which nothing counts."""
     store.checkpoints.set_aside_with(
-        [*(store.path / name for name in (_ALIGNMENT, _ENCODING, _PROFILE, _TABLES)), store.graph_path, store.ids_path]
+        [*(store.path / name for name in (_ALIGNMENT, ENCODING, _PROFILE, _TABLES)), store.graph_path, store.ids_path]
     )
     store.save_seed(seed)
     if prepared.built is not None:
         save_party(prepared.built.graph, store.graph_path)
         store.save_ids(*_ids(prepared.built))
-        write_whole(store.path / _ENCODING, prepared.built.encoding.to_json().encode())
+        write_whole(store.path / ENCODING, prepared.built.encoding.to_json().encode())
         write_whole(store.path / _PROFILE, PROFILES.dump_json(prepared.built.profile))
         write_whole(store.path / _TABLES, digest.encode())
     facts = {"identity": prepared.identity, **prepared.facts}
