@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph.cli import app
+from veilgraph.cli.app import FAILED
 from veilgraph.cli.output import emit, json_output, plain
-from veilgraph.cli.report import FAILED
 from veilgraph.runtime.store.predictions import Predictions
 
 JOB = """
@@ -186,20 +186,8 @@ def test_the_commands_that_show_tables_have_the_option() -> None:
         for word, one in getattr(each, "commands", {"": each}).items():
             if any("--json" in parameter.opts for parameter in one.params):
                 found.add(f"{name} {word}".strip())
-    alone = {
-        "audit",
-        "budget",
-        "check",
-        "compare",
-        "demo",
-        "embed",
-        "explain",
-        "predict",
-        "report",
-        "resume",
-        "train",
-        "tune",
-    }
+    alone = {"audit", "budget", "check", "compare", "demo", "embed", "explain", "predict", "report", "resume"}
+    alone |= {"train", "tune", "watch"}
     assert found == alone | {"data align", "data check", "net consent", "net status"}
 
 

@@ -14,8 +14,8 @@ from veilgraph.samples.shipped import demo_settings, shipped_job, with_overrides
 
 GROUPS = {
     "": (
-        "schema", "train", "resume", "compare", "demo", "predict", "explain", "audit", "report", "check", "budget",
-        "init", "embed", "tune", "data",
+        "schema", "train", "resume", "compare", "demo", "predict", "explain", "watch", "audit", "report", "check",
+        "budget", "init", "embed", "tune", "data",
         "net", "cert",
     ),
     "data": ("check", "align", "export", "accounts", "init", "export-trajectories"),

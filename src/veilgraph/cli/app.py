@@ -38,6 +38,8 @@ with deferred():
 Parameters = ParamSpec("Parameters")
 
 INTERRUPTED: Final = 130
+FAILED: Final = 3
+"""Exit code of a command that found what somebody asked it to look for."""
 
 app = typer.Typer(
     name="veilgraph",

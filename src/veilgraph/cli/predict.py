@@ -1,4 +1,6 @@
-"""Commands about single nodes of a trained run: predict tells classes and scores, explain what goes with a score."""
+"""Commands about single nodes of a trained run: predict tells classes and scores, explain what goes with a score,
+watch what came of them.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from veilgraph.cli.app import LinkName, Processes, command, option
-from veilgraph.cli.output import echo, emit, messages, results
+from veilgraph.cli.app import FAILED, LinkName, Processes, command, option
+from veilgraph.cli.output import echo, emit, messages, results, say
 from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import os_errors_as, write_whole
@@ -16,6 +18,7 @@ from veilgraph.core.text import text_of_cell
 
 with deferred():
     from veilgraph.report import explanation
+    from veilgraph.report import outcomes as watching
     from veilgraph.runtime.launch import jobs
     from veilgraph.runtime.store.predictions import name_next_nodes
     from veilgraph.runtime.store.run_directory import RunDirectory
@@ -108,6 +111,44 @@ def explain_command(
     for each in found:
         results().print(each.table())
     emit({"run": run, "explanations": [each.record() for each in found]})
+
+
+@command(
+    "watch", "veilgraph watch runs/2026-01 runs/2026-04 --outcomes outcomes.csv --id customer --label fraud", json=True
+)
+def watch_command(
+    runs: list[Path],
+    outcomes: Path,
+    id_column: str,
+    label: str,
+    date: str | None = None,
+    party: str | None = None,
+    least: Annotated[float | None, option(min=0.0, max=1.0)] = None,
+) -> None:
+    """Hold predictions against what came of the nodes, and a champion against challengers.
+
+    At home: nothing is sent. Of each month it says how many were found, how many the probabilities foresaw, and how
+    well scores ranked them. Nodes that a model was trained or chosen on are left out. Exits with 3 where a challenger
+    is better by more than chance, and where in the newest month the champion's probabilities foresaw far more or fewer
+    than were found, or its AUC is below --least by more than chance.
+
+    Options:
+        RUN... (runs): Directories of runs: the champion's, then challengers'.
+        --outcomes FILE: CSV or Parquet table of what came of nodes.
+        --id COLUMN (id_column): Its column of ids, as in the predictions.
+        --label COLUMN: Its column of classes; rows without one are left out.
+        --date COLUMN: Its column of dates: a row for each month. Default: all in one.
+        --party NAME: The holder whose predictions are used. Default: the one with predictions.
+        --least AUC: What the champion's AUC of the newest month must not be below.
+    """
+    found = watching.watch(runs, watching.OutcomeTable(outcomes, id_column, label, date), party)
+    results().print(found.table())
+    alarms = found.alarms(least)
+    for line in [*found.sentences(), *alarms]:
+        say(line)
+    emit({"watched": [each.record() for each in found.watched], "better": found.better, "alarms": alarms})
+    if alarms or found.better:
+        raise typer.Exit(FAILED)
 
 
 def _chosen(

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from veilgraph.cli.app import command, option
+from veilgraph.cli.app import FAILED, command, option
 from veilgraph.cli.output import echo, emit, messages, results, say
 from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, RunError
@@ -28,7 +28,6 @@ with deferred():
     from veilgraph.runtime.store import records
     from veilgraph.runtime.store.run_directory import RunDirectory
 
-FAILED: Final = 3
 EVIDENCE: Final = "evidence"
 """Name of the option that exports events."""
 
