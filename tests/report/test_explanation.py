@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,14 +11,16 @@ from torch import Tensor
 
 from tests.cli.commands import veilgraph
 from tests.errors import refused
+from tests.report.tables_run import IDS, made_run, model
 from veilgraph.api.runs import Run
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.calibration import Calibration
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Predicted
 from veilgraph.report.explanation import Explanation, explain
 from veilgraph.runtime.launch.jobs import train
-from veilgraph.runtime.store.predictions import save_predictions
+from veilgraph.runtime.store.predictions import load_predictions, save_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 
 NODES = 400
@@ -149,6 +152,36 @@ def test_what_cannot_be_explained_is_refused(run: RunDirectory) -> None:
     save_predictions(run.party("A"), Predicted(more))
     with refused(DataError, party="A"):
         explain(run, [1])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_run(tmp_path_factory.mktemp("made"))
+
+
+@pytest.mark.parametrize(("column", "values"), [("x", 7), ("y", 11)])
+def test_columns_of_tables_have_their_names_and_scores_are_the_networks_own(
+    column: str, values: int, made: Path, tmp_path: Path
+) -> None:
+    number = np.arange(len(IDS))
+    of = {"x": number % 7, "y": number * 7 % 11}[column]
+    chances = 1 / (1 + np.exp(-(of - values / 2)))
+    run = model(made, tmp_path / "run", chances, calibration=Calibration(0.2, (0.0, 1.0)))
+    (found,) = explain(RunDirectory.open(run), ids=[IDS[6]])
+    assert found.reasons[0].about == column
+    assert found.explained > 0.99
+    assert abs(found.score) == pytest.approx(abs(of[6] - values / 2), abs=1e-6)
+
+
+def test_scores_of_tables_that_have_changed_are_refused(made: Path, tmp_path: Path) -> None:
+    run = model(made, tmp_path / "run", np.full(len(IDS), 0.5))
+    store = RunDirectory.open(run).party("A")
+    found = load_predictions(store)
+    assert found.ids is not None
+    likely = Predicted(found.uncalibrated)
+    save_predictions(store, likely, [*found.ids[1:], found.ids[0]], ["no", "yes"])
+    with refused(DataError, party="A"):
+        explain(RunDirectory.open(run), ids=[IDS[6]])
 
 
 def test_the_command_shows_and_emits_it(run: RunDirectory) -> None:

@@ -3,81 +3,35 @@
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from tests.cli.commands import veilgraph
 from tests.errors import refused
+from tests.report.tables_run import IDS, LABELS, NODES, SEEN, UNSEEN, made_run, model
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.protocol.job_file import parse_job
+from veilgraph.graph.party import load_party, save_party
+from veilgraph.nn.calibration import Calibration
 from veilgraph.protocol.judge import Predicted
 from veilgraph.report.outcomes import ALL, OutcomeTable, watch
-from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.store.predictions import save_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
-
-NODES = 300
-IDS = [f"C{number:03}" for number in range(NODES)]
-SPLITS = ["train", "val", "test", "test"]
-LABELS = [("no", "yes")[number % 5 == 0] for number in range(NODES)]
-SEEN = [number for number in range(NODES) if SPLITS[number % 4] in ("train", "val")]
-UNSEEN = [number for number in range(NODES) if number not in SEEN]
-
-
-def write_tables(folder: Path) -> dict[str, Path]:
-    found = {}
-    for name in "AB":
-        home = folder / name
-        home.mkdir(parents=True)
-        labelled = name == "A"
-        lines = ["id,x,label,split" if labelled else "id,x"]
-        for number, text in enumerate(IDS):
-            more = f",{LABELS[number]},{SPLITS[number % 4]}" if labelled else ""
-            lines.append(f"{text},{number % 7}{more}")
-        (home / "nodes.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        nodes: dict[str, object] = {"file": "nodes.csv", "id": "id", "features": [{"columns": ["x"]}]}
-        if labelled:
-            nodes |= {"label": {"column": "label", "classes": ["no", "yes"]}, "split": {"column": "split"}}
-        content = {"party": name, "nodes": nodes}
-        (home / "party.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
-        found[name] = home / "party.yaml"
-    return found
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made")
-    data = {"parties": {name: str(path) for name, path in write_tables(folder).items()}, "label_holder": "A"}
-    job = parse_job({"data": data, "train": {"epochs": 1}, "model": {"dim": 2}})
-    return train(job, folder / "run").path
+    return made_run(tmp_path_factory.mktemp("made"))
 
 
 def scores(noise: float, seed: int = 0) -> np.ndarray:
     """Chances of "yes" that know it, but for noise; of every fifth node on average."""
     told = np.random.default_rng(seed).normal(0, noise, NODES) + np.array([each == "yes" for each in LABELS])
     return np.asarray(1 / (1 + np.exp(-2 * (told - 1))))
-
-
-def model(
-    made: Path, path: Path, chances: np.ndarray, rows: Sequence[int] | None = None, classes_alone: bool = False
-) -> Path:
-    """A copy of the run that predicts so."""
-    shutil.copytree(made, path)
-    store = RunDirectory.open(path).party("A")
-    known = store.ids()
-    assert known is not None
-    order = [IDS.index(text) for text in known]
-    likely = torch.from_numpy(np.stack([1 - chances, chances], 1)[order])
-    nodes = None if rows is None else torch.tensor([place for place, number in enumerate(order) if number in set(rows)])
-    ids = known if nodes is None else [known[place] for place in nodes]
-    predicted = Predicted(likely if nodes is None else likely[nodes], nodes=nodes, classes_alone=classes_alone)
-    save_predictions(store, predicted, ids, ["no", "yes"])
-    return path
 
 
 def outcomes(path: Path, rows: Sequence[tuple[str, str, str]]) -> OutcomeTable:
@@ -148,6 +102,36 @@ def test_numbers_that_were_not_foreseen_and_a_low_auc_raise_alarms(made: Path, t
     low = watch([model(made, tmp_path / "low", scores(50.0) * 0.4)], table)
     assert any("below 0.95" in line for line in low.alarms(0.95))
     assert low.alarms(0.3) == low.alarms()
+
+
+def test_alarms_are_of_the_newest_month_alone(made: Path, tmp_path: Path) -> None:
+    """In January all were foreseen twice, later as they came."""
+    right = np.where([each == "yes" for each in LABELS], 0.5, 0.125)
+    january = np.array([month(number).startswith("2026-01") for number in range(NODES)])
+    run = model(made, tmp_path / "run", np.where(january, 0.6, right))
+    found = watch([run], outcomes(tmp_path / "o.csv", EVERY))
+    assert [each.is_off for each in found.watched][:3] == [True, False, False]
+    assert found.alarms() == []
+
+
+def test_what_any_model_was_trained_on_is_left_out_of_all(made: Path, tmp_path: Path) -> None:
+    one, other = (model(made, tmp_path / name, scores(1.0)) for name in ("one", "other"))
+    path = RunDirectory.open(other).party("A").graph_path
+    graph = load_party(path)
+    assert graph.test_mask is not None
+    first, second = graph.test_mask.clone(), graph.test_mask.clone()
+    first[: NODES // 2], second[NODES // 2 :] = False, False
+    save_party(replace(graph, train_mask=first, val_mask=second, test_mask=graph.train_mask), path)
+    with pytest.raises(DataError, match="0 are of nodes"):
+        watch([one, other], outcomes(tmp_path / "o.csv", EVERY))
+
+
+def test_calibrated_probabilities_foresee(made: Path, tmp_path: Path) -> None:
+    chances = scores(1.0)
+    run = model(made, tmp_path / "run", chances, calibration=Calibration(1.0, (0.0, 3.0)))
+    (found,) = watch([run], OutcomeTable(outcomes(tmp_path / "o.csv", EVERY).file, "who", "what")).watched
+    shifted = 1 / (1 + np.exp(-(np.log(chances / (1 - chances)) + 3)))
+    assert found.foreseen == pytest.approx(shifted[UNSEEN].sum())
 
 
 def test_of_more_classes_those_are_counted_that_were_taken_rightly(made: Path, tmp_path: Path) -> None:
