@@ -180,11 +180,12 @@ def test_who_protects_nodes_accepts_the_averaging_job_that_is_drafted_of_it(tmp_
     for party in ("a", "b"):
         paid = {"payer": ["n1", "n2", "n3"], "payee": ["n2", "n3", "n4"], **whose}
         write(tmp_path / f"{party}-paid.csv", {name: list(values) for name, values in paid.items()})
-        parties.append(tables(tmp_path, party, str(tmp_path / f"{party}-paid.csv"), *protects, "--split", "random", classes=2))
+        more = (str(tmp_path / f"{party}-paid.csv"), *protects, "--split", "random")
+        parties.append(tables(tmp_path, party, *more, classes=2))
         text = parties[-1].read_text().replace("[..., ...]", "[c0, c1]")
         parties[-1].write_text(re.sub(r"  # (label:|  column:|  classes:|split:)", r"  \1", text))
     out = tmp_path / "job.yaml"
-    said = init(*parties, "--protect", "node-edges", "--epsilon", "2", "--out", out)
+    assert "refuses" not in init(*parties, "--protect", "node-edges", "--epsilon", "2", "--out", out)
     job = yaml.safe_load(out.read_text())
     assert (job["paradigm"], job["averaging"]) == ("averaging", {"privacy": {"epsilon_total": 2.0}})
     checked = veilgraph("check", out)
