@@ -1,8 +1,8 @@
 """Private training of paradigm averaging: what ε buys holders of nodes of their own, over a control of no ε.
 
 ``python -m research.private_averaging --sets pubmed --seeds 5`` measures what docs/figures/private-averaging.json
-lacks, and ``--write`` puts the table into docs/explanation/averaging.md. Nothing is chosen here but ``preset: auto``,
-and how many training nodes a holder has by public knowledge. Figures are test accuracies over all holders, of the
+lacks, and ``--write`` puts the table into docs/explanation/averaging.md. Nothing is chosen here but ``preset: auto``.
+Figures are test accuracies over all holders, of the
 plaintext twin. A seed trains each holder's own network once, as that depends on no noise.
 """
 
@@ -55,22 +55,20 @@ class Set:
         data: set of it.
         holders: how many.
         split: shares of training, validation and test nodes.
-        batch: about how many training nodes a holder has, by the size of the set alone.
     """
 
     data: str
     holders: int
     split: tuple[float, float, float]
-    batch: int
 
 
 FEW_LABELS: Final = "pubmed, 10 holders, 5 % for training"
 SETS: Final[Mapping[str, Set]] = {
-    "pubmed": Set("pubmed", 4, (0.5, 0.25, 0.25), 2460),
-    FEW_LABELS: Set("pubmed", 10, (0.05, 0.05, 0.9), 98),
-    "cora": Set("cora", 4, (0.5, 0.25, 0.25), 340),
-    "digits": Set("digits", 4, (0.5, 0.25, 0.25), 225),
-    "facebook": Set("facebook", 4, (0.5, 0.25, 0.25), 2800),
+    "pubmed": Set("pubmed", 4, (0.5, 0.25, 0.25)),
+    FEW_LABELS: Set("pubmed", 10, (0.05, 0.05, 0.9)),
+    "cora": Set("cora", 4, (0.5, 0.25, 0.25)),
+    "digits": Set("digits", 4, (0.5, 0.25, 0.25)),
+    "facebook": Set("facebook", 4, (0.5, 0.25, 0.25)),
 }
 SHOWN: Final = ((FEW_LABELS, OWN), (FEW_LABELS, JOINT), ("cora", JOINT), ("digits", JOINT))
 """Sets and ways that the page has: both ways where ε buys most, and the better one on two other kinds of data."""
@@ -81,7 +79,7 @@ def job(name: str, seed: int, epsilon: float, *, joint: bool) -> AveragingJob:
     """With noise for an ε, all else being the preset's; ``joint``: all make it, against the server and one of them."""
     each = SETS[name]
     noise = {"epsilon_total": epsilon} if math.isfinite(epsilon) else {"noise_multiplier": _LEAST_NOISE}
-    privacy: dict[str, Any] = {**noise, "delta": DELTA, "batch": each.batch}
+    privacy: dict[str, Any] = {**noise, "delta": DELTA}
     given: dict[str, Any] = {"privacy": privacy}
     if joint:
         given |= {"threshold": each.holders}

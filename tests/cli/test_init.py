@@ -172,6 +172,27 @@ def test_who_protects_edges_accepts_the_sealed_job_that_is_drafted_of_it(tmp_pat
     assert "most_neighbours" in refused.stderr
 
 
+def test_who_protects_nodes_accepts_the_averaging_job_that_is_drafted_of_it(tmp_path: Path) -> None:
+    """Of tables of a union, whose edges to others' nodes it leaves out."""
+    protects = ("--protect", "node-edges", "--epsilon", "4", "--range", "x:0:3", "--most-neighbours", "9")
+    whose = {"payer_bank": ["a", "b", "a"], "payee_bank": ["a", "a", "b"]}
+    parties = []
+    for party in ("a", "b"):
+        paid = {"payer": ["n1", "n2", "n3"], "payee": ["n2", "n3", "n4"], **whose}
+        write(tmp_path / f"{party}-paid.csv", {name: list(values) for name, values in paid.items()})
+        more = (str(tmp_path / f"{party}-paid.csv"), *protects, "--split", "random")
+        parties.append(tables(tmp_path, party, *more, classes=2))
+        text = parties[-1].read_text().replace("[..., ...]", "[c0, c1]")
+        parties[-1].write_text(re.sub(r"  # (label:|  column:|  classes:|split:)", r"  \1", text))
+    out = tmp_path / "job.yaml"
+    assert "refuses" not in init(*parties, "--protect", "node-edges", "--epsilon", "2", "--out", out)
+    job = yaml.safe_load(out.read_text())
+    assert (job["paradigm"], job["averaging"]) == ("averaging", {"privacy": {"epsilon_total": 2.0}})
+    checked = veilgraph("check", out)
+    assert checked.exit_code == 0, checked.output
+    assert "2 of its edges join nodes of two holders (a 2, b 2) and are left out" in checked.output
+
+
 def test_a_party_file_that_protects_edges_fits_the_job_that_does(tmp_path: Path) -> None:
     """An amount would count in no vote, margins are opened, and the ledger's δ is small enough for many pairs."""
     parties = []

@@ -64,13 +64,20 @@ def test_what_a_job_says_stays() -> None:
     assert (job.train.learning_rate, job.train.epochs, job.model.dim, job.averaging.at_home) == (0.7, 9, 5, None)
 
 
+def test_class_sums_need_no_batch_and_then_a_small_delta_fits() -> None:
+    job = auto(privacy(batch=None))
+    assert job.averaging.privacy is not None
+    assert job.averaging.privacy.delta_of_batch == 1e-6
+    assert auto(privacy(batch=None, delta=1e-5)).averaging.privacy.delta_of_batch == 1e-5  # type: ignore[union-attr]
+
+
 def wander(job: AveragingJob, holders: int = 4) -> float:
     """How far the noise of all rounds moves a weight, by the noise that is really added."""
     plan, own, rule = job.training_plan, job.averaging.privacy, job.averaging.rule.model_dump()
     assert plan is not None
     assert own is not None
     step = job.train.learning_rate / (1 - rule["momentum"])
-    moved: float = step * math.sqrt(job.train.epochs) * plan.multiplier * own.clip / (own.batch * math.sqrt(holders))
+    moved: float = step * math.sqrt(job.train.epochs) * plan.multiplier * own.clip / (own.divisor * math.sqrt(holders))
     return moved
 
 
@@ -110,7 +117,8 @@ def test_a_small_rate_that_edges_ask_for_and_the_largest_that_there_is() -> None
 WRONG: dict[str, tuple[Settings, str]] = {
     "no split": ({"data": {"split": None}}, "data.split"),
     "judged": ({"train": {"select_by": "accuracy"}}, "train.select_by"),
-    "no batch": (privacy(batch=None), "averaging.privacy.batch"),
+    "no batch": (merge(ROUNDS_OF_ALL, privacy(batch=None)), "averaging.privacy.batch"),
+    "a batch for nothing": (privacy(delta=1e-5), "averaging.privacy.batch"),
     "no ε": (privacy(epsilon_total=None), "epsilon_total"),
     "rounds": ({"train": {"epochs": "many"}}, "train.epochs"),
     "momentum": ({"averaging": {"rule": {"name": "fedsgd", "momentum": 1.0}}}, "averaging.rule.fedsgd.momentum"),

@@ -137,8 +137,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
 
     if settings.data.from_tables:
         paradigm.data.check_tables(settings)
-        joining = settings if settings.inputs.joins_others else None
-        described = [show_party(path, joining) for path in (settings.data.parties or {}).values()]
+        described = [show_party(path, settings) for path in (settings.data.parties or {}).values()]
         holders, nodes = described, min((each.nodes for each in described), default=None)
         if nodes is not None:
             sizes = {each.party: _party_sizes(each, settings) for each in described}

@@ -68,6 +68,11 @@ def _use_in_job(edges: describe.EdgeDescription, job: JobSettings) -> dict[str, 
 
 def _across_words(edges: describe.EdgeDescription, job: JobSettings | None) -> list[str]:
     """Say which of a table's edges to others' nodes union jobs use, and which of them ``job`` does: one line each."""
+    if job is not None and not job.inputs.joins_others:
+        return [
+            f"{edges.file}: {edges.across:,} of its edges join nodes of two holders ({_list_counts(edges.named())}) "
+            f"and are left out: paradigm {job.paradigm} has edges between a holder's own nodes alone"
+        ]
     within = sum(row.get(holder, 0) for holder, row in edges.between.items())
     loops, repeated = (sum(getattr(each, name) for each in edges.relations) for name in ("self_loops", "duplicates"))
     left_out = {

@@ -24,7 +24,11 @@ from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 NO_EDGES: Settings = {**local("gin", 0), "averaging": {"privacy": {"degree_bound": None}}}
 AT_HOME: Settings = {"averaging": {"at_home": {"epochs": 30, "dim": 4}}}
-SUMS: Settings = {**local("gin", 0), "averaging": {"privacy": {"degree_bound": None}}, "train": {"epochs": 1}}
+SUMS: Settings = {
+    **local("gin", 0),
+    "averaging": {"privacy": {"degree_bound": None, "batch": None}},
+    "train": {"epochs": 1},
+}
 SUMS["model"]["dim"] = 0
 
 
@@ -70,6 +74,17 @@ def test_nothing_of_it_is_sent_and_the_weights_that_all_have_are_those_without(
         assert {name for name in mine if not name.startswith("at_home.")} == set(other)
         assert all(torch.equal(mine[name], tensor) for name, tensor in other.items())
     assert set(weights(with_it, "server")) == set(weights(without_it, "server"))
+
+
+def test_what_class_sums_are_divided_by_changes_no_prediction() -> None:
+    found = []
+    for batch, delta in ((8, None), (None, 1e-5)):
+        twin = twin_of(job(SUMS, AT_HOME, {"averaging": {"privacy": {"batch": batch, "delta": delta}}}))
+        twin.finish()
+        found.append((twin.network.vector(), twin.infer("A")))
+    (divided, before), (whole, after) = found
+    assert close(8 * divided, whole)
+    assert float((before - after).abs().max()) < 1e-6
 
 
 def released(given: list[PartyGraph], settings: AveragingJob) -> Tensor:

@@ -391,7 +391,7 @@ def _known_rounds(
         total = step * (len(there) + len(helping))
         for notes in helping:
             total = total - _to_real(job, notes[key], start)[:-EXTRA]
-        total = given.batch * (total - len(there) * job.train.weight_decay * start)
+        total = given.divisor * (total - len(there) * job.train.weight_decay * start)
         for name in there:
             total = total - clean[name][key][int(name != target)]
         yield start, numbers(total / given.clip), there

@@ -159,6 +159,14 @@ class _AveragingSessions(SameColumnsSessions[AveragingJob]):
 
 
 class _AveragingPrivacy(SameColumnsPrivacy[AveragingJob]):
+    protects: ClassVar[tuple[str, ...]] = (*SameColumnsPrivacy.protects, "node-edges")
+
+    def protecting(self, unit: str, epsilon: float) -> dict[str, Any]:
+        """Return the keys of a private training, for ``node-edges``; see ``Privacy.protecting``."""
+        if unit != "node-edges":
+            return super().protecting(unit, epsilon)
+        return {"averaging": {"privacy": {"epsilon_total": epsilon}}}
+
     def largest_epsilon(self, job: AveragingJob, party: PartyId, nodes: int | None = None) -> float:
         return math.inf if job.training_plan is None else job.training_plan.epsilon_total
 

@@ -51,7 +51,7 @@ def _rate_of(said: JobContent) -> float | None:
         rounds, momentum = int(rounds), float(momentum)
     except (ValidationError, TypeError, ValueError):
         return None
-    if rounds < 1 or not 0 <= momentum < 1:
+    if rounds < 1 or not 0 <= momentum < 1 or given.batch is None:
         return None
     return learning_rate(given, terms, rounds, momentum, _num_holders(said), _noise_share(said, given))
 
@@ -72,7 +72,7 @@ def learning_rate(
         moved = (2 * terms - 1) * (1 if given.neighbours == "zero-out" else 2)
         single = analytic_multiplier(given.epsilon_total, given.delta_of_batch)
         noise = moved * given.sampling_rate * math.sqrt(rounds) * single
-    one = share * noise * given.clip * math.sqrt(rounds) / (given.batch * math.sqrt(holders))
+    one = share * noise * given.clip * math.sqrt(rounds) / (given.divisor * math.sqrt(holders))
     found = min(LARGEST_RATE, WANDER * (1 - momentum) / one)
     return float(f"{found:.3g}")
 
@@ -324,6 +324,10 @@ def _default_select_by(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return selecting(data, TASKS[name].measures)
 
 
+_STATISTICS: Final = (
+    "a column's statistics are of all rows, and not noised; have party files declare ranges (scale: {low, high}), as "
+    "veilgraph data init --protect node-edges drafts them"
+)
 _FEWEST_SHARES: Final = 2  # of noise, beside those of the holders that collude (``privacy.plan``)
 
 
@@ -343,12 +347,23 @@ def check_private(job: AveragingJob) -> None:
         ("train.select_by", job.train.select_by, "last", "scores of an epoch are not noised, and nobody is told any"),
         # With these a node's result is of what is within K hops of it, and nothing is drawn.
         ("model.local.model", model.local.model, ["gin", "sage-mean"], "a result must be of what is within the hops"),
-        ("data.feature_scaling", data.feature_scaling, ["length", "row", "none"], "a column's statistics are of all"),
+        ("data.feature_scaling", data.feature_scaling, ["length", "row", "none"], _STATISTICS),
     )
     if (bound is None) != (model.local.hops == 0):
         raise ValueError(
             f"averaging.privacy.degree_bound={bound} with model.local.hops={model.local.hops}: it bounds how many "
             "terms a node reaches over edges; give it with hops, and leave it out without"
+        )
+    sums = not model.dim and job.train.epochs == 1
+    if given.batch is None and not sums:
+        raise ValueError(
+            "averaging.privacy.batch is missing: steps are as long as sums over batch; give about how many training "
+            "nodes a holder has, by public knowledge, or take one round of class sums, model.dim=0 and train.epochs=1"
+        )
+    if given.batch is not None and given.delta is not None and sums and own.at_home is not None:
+        raise ValueError(
+            f"averaging.privacy.batch={given.batch:g} with delta={given.delta:g}: class sums are scaled at home, and "
+            "batch would say but what delta fits; leave one of the two out"
         )
     if given.joint_noise is not None:
         _check_joint_noise(job, given.joint_noise.colluding)

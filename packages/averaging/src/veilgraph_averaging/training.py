@@ -127,7 +127,7 @@ def to_gradients(job: AveragingJob, total: Tensor, weights: Tensor) -> Tensor:
     if plan is None or plan.joint is None:
         return total
     decay = job.train.weight_decay * total[-1] * weights.double()
-    return torch.cat([total[:-EXTRA] * (plan.cell / plan.settings.batch) + decay, total[-EXTRA:]])
+    return torch.cat([total[:-EXTRA] * (plan.cell / plan.settings.divisor) + decay, total[-EXTRA:]])
 
 
 def pack_result(weights: Tensor, loss: float | None) -> Tensor:
@@ -180,7 +180,7 @@ class PrivateTraining:
         total = publisher.sampled_sum(len(terms), terms.at(network), len(weights), step, watched)
         if self._plan.joint is not None:
             return torch.cat([total / self._plan.cell, total.new_tensor([0.0, 1.0])])
-        gradient = (total / self._plan.settings.batch).to(weights.dtype) + self._decay * weights
+        gradient = (total / self._plan.settings.divisor).to(weights.dtype) + self._decay * weights
         return torch.cat([gradient, gradient.new_tensor([0.0, 1.0])])
 
     def _term_numbers(self, nodes: Tensor | None) -> frozenset[int]:

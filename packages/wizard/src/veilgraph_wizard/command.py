@@ -173,7 +173,7 @@ def init_job_command(
     label_holder: str | None = None,
     paradigm: str | None = None,
     select_by: str | None = None,
-    protect: Literal["edge", "label"] | None = None,
+    protect: Literal["edge", "label", "node-edges"] | None = None,
     epsilon: Annotated[float | None, option(min=0.001)] = None,
     name: str | None = None,
     replace: Replace = False,
@@ -185,10 +185,12 @@ def init_job_command(
         --out FILE: The job file to write.
         --label-holder NAME: Who has what is to be predicted. Default: the only party file that has a label.
         --paradigm NAME: vertical, sealed, union, horizontal, averaging. Default: union where all tables say whose nodes
-            ends of edges are, or one has edges alone; sealed with --protect edge; else vertical.
+            ends of edges are, or one has edges alone; sealed with --protect edge, averaging with --protect node-edges;
+            else vertical.
         --select-by FIGURE: What the best epoch has the best of: accuracy, auc, f1, loss. Default: of two classes auc,
             where the paradigm can.
-        --protect: By noise, at --epsilon: one edge, or one label (docs/explanation/privacy.md).
+        --protect: By noise, at --epsilon: one edge, one label, or a node with its label and edges
+            (docs/explanation/privacy.md).
         --epsilon E: Total ε of what --protect names. Default: 4.
         --name NAME: Of the job. Default: that of its file.
     """
@@ -206,6 +208,7 @@ def init_job_command(
     if protect is None and epsilon is not None:
         raise ConfigError("--epsilon is for --protect: say what is to be protected, or leave it out")
     usual = "union" if _is_union([*parties.values()]) else "sealed" if protect == "edge" else "vertical"
+    usual = "averaging" if protect == "node-edges" else usual
     drafted = draft_job(
         out.name.split(".")[0] if name is None else name,
         paradigm or usual,

@@ -46,7 +46,7 @@ _HERE: Final = "party files, found from the folder in which veilgraph is called"
 
 @dataclass(frozen=True)
 class ProtectedJob:
-    """What a job is to protect: ``unit`` is edge or label."""
+    """What a job is to protect: ``unit`` is edge, label or node-edges."""
 
     unit: str
     epsilon: float
@@ -65,7 +65,7 @@ class ProtectedJob:
             ]
             raise ConfigError(
                 f"--protect {self.unit}: no job of paradigm {paradigm} that init writes does; they are "
-                f"{'; '.join(others)}; choose one, or see docs/explanation/privacy.md for averaging and node-dp",
+                f"{'; '.join(others)}; choose one, or see docs/explanation/privacy.md for node-dp",
                 key="--protect",
                 value=self.unit,
             )

@@ -15,6 +15,9 @@ LEAST_RATE: Final = 0.001
 """Rates from here on are whole multiples of 2^-64 in float64, so terms are sampled with exactly that probability."""
 
 
+_DELTA: Final = 1e-6  # where N is not stated: a holder of a million nodes refuses it
+
+
 class SharedNoiseSettings(Settings):
     """Each holder adds a share of the noise: the sum that is opened has what one ε needs (``event.Joint``)."""
 
@@ -36,7 +39,7 @@ class SampledSettings(Settings):
     """σ, the noise's standard deviation over clip; give one of the two"""
     delta: float | None = Field(None, gt=0, lt=1)
     """δ; a holder with 1/δ nodes or more refuses. null: the largest power of ten up to 1/(10·N) and 1e-4, N =
-    batch/sampling_rate
+    batch/sampling_rate; without batch 1e-6
     """
     unit: Literal["node-edges"] = "node-edges"
     """what ε protects: a node's features, label, edges and membership"""
@@ -48,8 +51,10 @@ class SampledSettings(Settings):
     """C, longest gradient (ℓ2) of a training node"""
     sampling_rate: float = Field(1.0, ge=LEAST_RATE, le=1)
     """q, chance of each training node in a round; 1 needs the least noise"""
-    batch: float = Field(gt=0)
-    """divisor of sums: about q times a holder's training nodes, by public knowledge"""
+    batch: float | None = Field(None, gt=0)
+    """divisor of sums: about q times a holder's training nodes, by public knowledge. null: none, for one round of class
+    sums, which are scaled at home
+    """
     canaries: int = Field(0, ge=0)
     """made-up nodes of each training holder, to audit the ledger; the model is worthless then"""
     joint_noise: SharedNoiseSettings | None = None
@@ -70,4 +75,11 @@ class SampledSettings(Settings):
 
         N is public: the number of a holder's nodes is not stated, for an ε of a node may be about whether it is there.
         """
-        return fitting_delta(math.ceil(self.batch / self.sampling_rate)) if self.delta is None else self.delta
+        if self.delta is not None:
+            return self.delta
+        return _DELTA if self.batch is None else fitting_delta(math.ceil(self.batch / self.sampling_rate))
+
+    @property
+    def divisor(self) -> float:
+        """What sums are divided by: ``batch``; without one the clip, so that sums of many rows stay small numbers."""
+        return self.clip if self.batch is None else self.batch
