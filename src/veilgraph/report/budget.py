@@ -37,12 +37,14 @@ _UNITS: Final = MappingProxyType(
     {
         "edge": "one edge: everything that a holder records between one pair of nodes",
         "node-edges": "one node's features and all its edges at one holder",
+        "training-record": "one training node's columns at one holder",
     }
 )
 _NOT: Final = MappingProxyType(
     {
         "edge": "It is not about a node's features, nor about labels.",
         "node-edges": "It is not about labels, nor about which nodes there are.",
+        "training-record": "It is not about nodes that are not trained on, nor about labels or edges.",
     }
 )
 _NONE: Final = (

@@ -48,7 +48,9 @@ from veilgraph.paradigms.sealed.plan import (
     is_pooled,
     release_plan,
 )
+from veilgraph.core.secrets import system_secrets
 from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
+from veilgraph.paradigms.sealed.records.program import program_of
 from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder
 from veilgraph.paradigms.sealed.rows import ROWS
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, SealedJob, sealed
@@ -128,7 +130,7 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None, de
     """
     sizes = context.sizes
     machine = CountingMachine(list(sizes.columns), SERVER)
-    program = SealedProgram(machine, context)
+    program = program_of(machine, context, lambda _: system_secrets)
     program.enter(trains=True)
     program.begin()
     evaluations, best = 0, program.shares()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.tensor_file import Record
+from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.boosting import Examples
@@ -25,7 +27,9 @@ from veilgraph.paradigms.sealed.inputs import (
     with_scores,
 )
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
-from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
+from veilgraph.paradigms.sealed.program import Program, SealedProgram, logits_of
+from veilgraph.paradigms.sealed.records.home import Home, with_residuals
+from veilgraph.paradigms.sealed.records.program import RecordProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.stacking import fit_stacking
 from veilgraph.protocol.judge import Judgement, Objective
@@ -67,7 +71,10 @@ def twin_context(
         0 if own.judged is None else own.judged.numel(),
         None if asked is None else asked.numel(),
     )
-    return Context(sizes, plan_of(job, sizes), label_party, data), data
+    plan = plan_of(job, sizes)
+    if trains and plan.records is not None:
+        data[label_party] = with_residuals(own, Home(labelled, classes).opinions(), labelled, plan.records)
+    return Context(sizes, plan, label_party, data), data
 
 
 def _begin(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
@@ -88,6 +95,18 @@ def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None
     program = _begin(job, graphs)
     for number in range(steps or job.train.epochs):
         program.step(number)
+    return program
+
+
+def record_twin(
+    job: SealedJob, graphs: Sequence[PartyGraph], source: Callable[[PartyId], SecretSource] = lambda _: system_secrets
+) -> RecordProgram:
+    """Compute the noisy sums of the twin of a job with noise on records, ready to predict."""
+    context, data = twin_context(job, graphs)
+    program = RecordProgram(PlainMachine(list(data)), context, source)
+    program.enter(trains=True)
+    program.begin()
+    program.step(0)
     return program
 
 
@@ -116,7 +135,8 @@ def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
 
     Raises ``DataError`` as ``own_data`` and ``with_labels``.
     """
-    chosen_twin(job, graphs).predict()
+    if job.records is None:  # whose numbers have bounds
+        chosen_twin(job, graphs).predict()
 
 
 def _begin_alone(job: SealedJob, graph: PartyGraph) -> SealedProgram:
