@@ -141,9 +141,7 @@ class CountPublisher(PaidPublisher):
     every ε, 0 where it is pure.
     """
 
-    def __init__(
-        self, party: PartyId, event: Event, needed: int, ledger: Ledger | None, delta: float = 0.0
-    ) -> None:
+    def __init__(self, party: PartyId, event: Event, needed: int, ledger: Ledger | None, delta: float = 0.0) -> None:
         super().__init__(ledger, event, delta)
         self._party, self._needed = party, needed
 

@@ -79,8 +79,8 @@ class LimitSettings(Settings):
         if self.max_epsilon is not None and missing:
             raise ValueError(
                 f"max_epsilon={self.max_epsilon:g} without {' and '.join(missing)}: an ε says nothing without what it "
-                "protects, and a job would choose it; give epsilon_unit (edge, node, node-edges, label or training-record) and "
-                "epsilon_neighbours (replacement, or zero-out where a node is there or is not)"
+                "protects, and a job would choose it; give epsilon_unit (edge, node, node-edges, label or "
+                "training-record) and epsilon_neighbours (replacement, or zero-out where a node is there or is not)"
             )
         edges = self.max_epsilon is not None and self.epsilon_unit in ("edge", "node-edges")
         if edges and self.most_neighbours is None:

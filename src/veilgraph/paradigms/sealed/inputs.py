@@ -177,7 +177,9 @@ def own_data(job: SealedJob, graph: PartyGraph, *, refuses: bool = False) -> Own
     """
     plan, common = plan_of(job), graph.common_part()
     if plan.records is not None:
-        return OwnData({OWN: short_rows(common.features.to_dense().to(torch.float64))}, torch.empty((2, 0), dtype=torch.int64))
+        return OwnData(
+            {OWN: short_rows(common.features.to_dense().to(torch.float64))}, torch.empty((2, 0), dtype=torch.int64)
+        )
     if common.edge_weight is not None and not plan.weighted_edges:
         way_out = "leave weights out" if job.privacy else "set model.edge_weights: true, or leave weights out"
         raise DataError(

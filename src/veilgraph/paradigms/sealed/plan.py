@@ -110,8 +110,8 @@ class OwnData:
     None where each counts once. A holder with labels has training ``rows``, their labels and weights in the loss,
     ``judged`` validation nodes, and ``asked`` nodes to predict, None: all. Where rows are holders' own, edges end at
     own nodes, and so do ``turned``, outgoing edges reversed; ``coins`` are [N, 2] random numbers for the double entry.
-    With noise on records a label holder has ``residuals`` [N, outputs], zero but at training nodes, and ``told`` [N, 1],
-    1 at nodes that it learns scores of, 0 at training nodes.
+    With noise on records a label holder has ``residuals`` [N, outputs], 0 but at training nodes, and ``told`` [N, 1],
+    0 at training nodes, and 1 at those that it learns scores of.
     """
 
     columns: Mapping[str, Tensor]
@@ -359,7 +359,7 @@ if TYPE_CHECKING:
 
 
 def release_plan(job: SealedJob, party: PartyId, nodes: int | None = None) -> CountPlan | RecordPlan | None:
-    """Budget plan of a holder's noisy votes or sums, of 0 releases for the label holder; None without privacy or holder."""
+    """Budget plan of a holder's noisy votes or sums, of 0 releases for the label holder; None without privacy."""
     if job.privacy is None or party not in job.data.names:
         return None
     pays = party != job.data.label_party

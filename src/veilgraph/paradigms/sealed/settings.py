@@ -314,7 +314,7 @@ def _check_records(job: SealedJob) -> None:
     for name, value, needed, reason in rules:
         if value != needed:
             raise ValueError(
-                f"{name}={value!r} with privacy.unit=training-record: {reason}; leave {name} out, or set it to {needed!r}"
+                f"{name}={value!r} with privacy.unit=training-record: {reason}; leave it out, or set it to {needed!r}"
             )
     if job.data.feature_scaling == "standard":
         raise ValueError(

@@ -27,7 +27,7 @@ from veilgraph.paradigms.sealed.inputs import (
     with_scores,
 )
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
-from veilgraph.paradigms.sealed.program import Program, SealedProgram, logits_of
+from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.records.home import Home, with_residuals
 from veilgraph.paradigms.sealed.records.program import RecordProgram
 from veilgraph.paradigms.sealed.settings import SealedJob

@@ -1,4 +1,4 @@
-"""What the label holder of a sealed job with noise on training records does at home: its own model, and the scores' use.
+"""What the label holder of a sealed job with noise on training records does at home: its own model, and the sum.
 
 The model is boosted trees (``boosting``) on up to 256 columns and their means over its edges, and a ridge regression on
 columns after 0 to 4 hops, added up by a regression on validation nodes. A training node's opinion is of models that
@@ -42,10 +42,10 @@ class Home:
 
     def __post_init__(self) -> None:
         labels, val = self._labels, self._mask("val")
-        if len(np.unique(labels[val])) < 2:  # noqa: PLR2004 - two classes tell a score's worth
+        if len(np.unique(labels[val])) < 2:
             raise DataError(
-                f"party {self.graph.party!r}: privacy.unit=training-record weighs scores by common validation nodes, and "
-                "these are of fewer than two classes; mark more",
+                f"party {self.graph.party!r}: privacy.unit=training-record weighs scores by common validation nodes, "
+                "and these are of fewer than two classes; mark more",
                 key="privacy.unit",
                 value="training-record",
                 party=self.graph.party,
@@ -93,7 +93,9 @@ class Home:
         hopped, train = [columns], self._mask("train")
         for _ in range(max(map(max, _HOPS))):
             hopped.append(adjacency @ hopped[-1])
-        rows = [np.concatenate([*(hopped[hop] for hop in hops), np.full((len(columns), 1), _BIAS)], 1) for hops in _HOPS]
+        rows = [
+            np.concatenate([*(hopped[hop] for hop in hops), np.full((len(columns), 1), _BIAS)], 1) for hops in _HOPS
+        ]
         val, labels = self._mask("val"), self._labels
         judged = Regression(labels[val], np.ones(self.classes))
         best, place, penalty, found = -np.inf, 0, 0.0, np.empty(0)
@@ -137,7 +139,9 @@ def _standard(graph: PartyGraph) -> Floats:
 
     whole = sp.csr_array(found).astype(np.float64)
     lengths = np.sqrt(np.asarray(whole.multiply(whole).sum(axis=1)).ravel())
-    left, sizes, _ = randomized_svd(sp.diags_array(1 / np.maximum(lengths, 1e-12)) @ whole, _MOST_COLUMNS, random_state=0)
+    left, sizes, _ = randomized_svd(
+        sp.diags_array(1 / np.maximum(lengths, 1e-12)) @ whole, _MOST_COLUMNS, random_state=0
+    )
     axes = left * sizes
     return np.asarray(axes / (axes.std() + 1e-12))
 

@@ -148,10 +148,12 @@ class RecordProgram(Program):
         machine, context = self._machine, self._context
         assert self._told is not None
         machine.at("predict")
-        halved, total = halvings([*self.noises.values()], context.sizes.training), None
-        for holder, noise in self.noises.items():
+        halved, total = halvings([*self.noises.values()], context.sizes.nodes), None
+        for holder in self.noises:
             weights = machine.split(self._sums[holder]).halved(halved)
-            made = machine.product(matmul, self._rows[holder], machine.open(weights, max(0, weights.bits - _WEIGHT_BITS)))
+            made = machine.product(
+                matmul, self._rows[holder], machine.open(weights, max(0, weights.bits - _WEIGHT_BITS))
+            )
             scores = machine.split(machine.open(made, made.bits - _SCORE_BITS))
             total = scores if total is None else total + scores
         assert total is not None

@@ -95,7 +95,13 @@ def short_rows(columns: Tensor) -> Tensor:
     """Shorten rows [N, d] to length 1 where they are longer, or divide each of a wide matrix by its length."""
     if columns.shape[1] > MOST_WHITENED:
         return nn.functional.normalize(columns)
-    return columns / columns.norm(dim=1, keepdim=True).clamp_min(1)
+    return columns / torch.linalg.vector_norm(columns, dim=1, keepdim=True).clamp_min(1)
+
+
+def moments(rows: Tensor, noise: RecordNoise) -> Tensor:
+    """Sum x·xᵀ over short rows [N, d], on the grid of the noise on it: float64 [d, d]."""
+    exact = clip_to_grid(rows, 1.0, 2, 2.0 ** -(_bits_of(noise.of_moments) // 2))
+    return exact.T @ exact
 
 
 def whitening(rows: Tensor, noise: RecordNoise, source: SecretSource) -> Tensor:
@@ -103,15 +109,15 @@ def whitening(rows: Tensor, noise: RecordNoise, source: SecretSource) -> Tensor:
     nodes, columns = rows.shape
     if not noise.whitens:
         return torch.eye(columns, dtype=torch.float64)
-    exact = clip_to_grid(rows, 1.0, 2, 2.0 ** -(_bits_of(noise.of_moments) // 2))
-    moments, least = exact.T @ exact, 1e-3 * nodes / max(1, columns)
+    total, least = moments(rows, noise), 1e-3 * nodes / max(1, columns)
     if noise.multiplier:
         drawn = gaussian((columns, columns), noise.of_moments, source)
-        moments += drawn.triu() + drawn.triu(1).T
+        total += drawn.triu() + drawn.triu(1).T
         least = max(least, 2 * noise.of_moments * math.sqrt(columns))
-    values, vectors = torch.linalg.eigh(moments)
+    values, vectors = torch.linalg.eigh(total)
     roots = (values.clamp_min(least) * columns / nodes).rsqrt()
-    return (vectors * roots) @ vectors.T
+    found: Tensor = (vectors * roots) @ vectors.T
+    return found
 
 
 def feature_rows(rows: Tensor, whitened_by: Tensor, noise: RecordNoise) -> Tensor:
@@ -129,7 +135,7 @@ def noise_of_sums(noise: RecordNoise, outputs: int, source: SecretSource) -> Ten
 
 def outputs_of(classes: int) -> int:
     """Number of scores of a node: one of two classes, else one for each."""
-    return 1 if classes == 2 else classes  # noqa: PLR2004 - two classes need one number
+    return 1 if classes == 2 else classes
 
 
 def residuals_of(likely: Tensor, labels: Tensor, multiplier: float) -> Tensor:
@@ -139,10 +145,10 @@ def residuals_of(likely: Tensor, labels: Tensor, multiplier: float) -> Tensor:
     return clip_to_grid(found, 1.0, 2, 2.0 ** -residual_bits(multiplier))
 
 
-def halvings(noises: Sequence[RecordNoise], training: int) -> int:
-    """How often sums over so many training nodes are halved, so that no row of length 1 makes a score above 1.
+def halvings(noises: Sequence[RecordNoise], nodes: int) -> int:
+    """How often sums over at most N nodes are halved, so that no row of length 1 makes a score above 1.
 
     A column of noise is longer than σ·(√d + 40) with a chance below e^−799 (Laurent & Massart 2000, lemma 1).
     """
     longest = (each.of_sums * (math.sqrt(each.columns) + _FAR) for each in noises)
-    return max(1, math.ceil(math.log2(training + max(longest))))
+    return max(1, math.ceil(math.log2(nodes + max(longest))))
