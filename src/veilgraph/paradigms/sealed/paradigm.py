@@ -313,7 +313,7 @@ class _SealedPrivacy(Privacy[SealedJob]):
             return {
                 **super().protecting(unit, epsilon),
                 "output": "margins",
-                "train": {"select_by": "last", "epochs": 1},
+                "train": {"select_by": "last", "epochs": 1, "checkpoint_every": 1},
             }
         return {
             **super().protecting(unit, epsilon),
@@ -387,8 +387,8 @@ class _SealedGuarantee(Guarantee[SealedJob]):
     def privacy_limits(self, job: SealedJob) -> list[str]:
         if job.records is not None:
             return [
-                f"Scores that {job.data.label_party} learns depend on columns of nodes that are not trained on, which have "
-                "no noise.",
+                f"{job.data.label_party} learns scores that depend on columns of nodes that are not trained on, which "
+                "have no noise.",
                 "Whoever deals knows all masks: with it, a holder that works together with the dealer has no bound.",
                 f"{job.data.label_party} shortens residuals to a length of 1 by itself, and nobody else checks it.",
             ]

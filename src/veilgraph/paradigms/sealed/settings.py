@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from veilgraph.core.settings import Settings
+from veilgraph.core.settings import Settings, read_by
 from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import OF_WORDS
@@ -101,7 +101,13 @@ def exact_rates(rates: Sequence[float]) -> tuple[tuple[int, ...], int]:
     return tuple(max(1, one) for one in whole), halvings
 
 
-class VotePrivacySettings(PrivacySettings):
+class SealedPrivacySettings(PrivacySettings):
+    """Noise of a sealed job; the ``unit`` says which."""
+
+    unit: Literal["edge", "training-record"]
+
+
+class VotePrivacySettings(SealedPrivacySettings):
     """Two-sided geometric noise on votes over other holders' edges, counted once: ε is pure, δ is 0."""
 
     unit: Literal["edge"]
@@ -112,7 +118,7 @@ class VotePrivacySettings(PrivacySettings):
     """
 
 
-class RecordPrivacySettings(PrivacySettings):
+class RecordPrivacySettings(SealedPrivacySettings):
     """Gaussian noise on sums over training nodes, of which hidden weights are made: ``records.rows`` has the proof."""
 
     unit: Literal["training-record"]
@@ -137,6 +143,15 @@ class RecordPrivacySettings(PrivacySettings):
         return fitting_delta(nodes) if self.delta is None else self.delta
 
 
+def _read_privacy(said: Mapping[str, object]) -> SealedPrivacySettings:
+    """Validate a mapping as the settings of its unit."""
+    kinds: dict[object, type[SealedPrivacySettings]] = {
+        "edge": VotePrivacySettings,
+        "training-record": RecordPrivacySettings,
+    }
+    return kinds.get(str(said.get("unit")), SealedPrivacySettings).model_validate(said)
+
+
 class SealedJob(JobSettings):
     """Nothing is opened but what the label holder is to learn."""
 
@@ -159,7 +174,7 @@ class SealedJob(JobSettings):
     0: no checks. With select_by: last only
     """
 
-    privacy: Annotated[VotePrivacySettings | RecordPrivacySettings, Field(discriminator="unit")] | None = None
+    privacy: Annotated[VotePrivacySettings | RecordPrivacySettings | None, read_by(_read_privacy)] = None
     """null: no noise; unit edge: of other holders' edges nothing is used but votes with noise; unit training-record:
     nothing is trained but hidden weights of their columns, sums over training nodes with noise
     """
@@ -171,6 +186,7 @@ class SealedJob(JobSettings):
             yield Choice("output", "margins", "the label holder weighs scores", needed=True)
             yield Choice("train.select_by", "last", "nothing is told of how steps do", needed=True)
             yield Choice("train.epochs", 1, "there is one sum, and no step", needed=True)
+            yield Choice("train.checkpoint_every", 1, "a session that was cut off goes on with the sum", needed=True)
             yield Choice("data.feature_scaling", "length" if said.get("data.dataset") in OF_WORDS else "none", _OWN_ROW)
             return
         if said.get("data.dataset") not in OF_WORDS:
@@ -308,6 +324,7 @@ def _check_records(job: SealedJob) -> None:
         ("release", job.release, "none", "weights are what the noise hides"),
         ("train.select_by", job.train.select_by, "last", "there is one sum, and no step to choose"),
         ("train.epochs", job.train.epochs, 1, "there is one sum, and no step"),
+        ("train.checkpoint_every", job.train.checkpoint_every, 1, "a sum that is lost cannot be paid for again"),
         *((f"train.{name}", getattr(job.train, name), getattr(usual, name), why) for name in steps),
         *((f"model.{name}", found, getattr(SealedModelSettings(), name), why) for name, found in job.model),
     ]
