@@ -95,7 +95,8 @@ def short_rows(columns: Tensor) -> Tensor:
     """Shorten rows [N, d] to length 1 where they are longer, or divide each of a wide matrix by its length."""
     if columns.shape[1] > MOST_WHITENED:
         return nn.functional.normalize(columns)
-    return columns / torch.linalg.vector_norm(columns, dim=1, keepdim=True).clamp_min(1)
+    lengths: Tensor = torch.linalg.vector_norm(columns, dim=1, keepdim=True)
+    return columns / lengths.clamp_min(1)
 
 
 def moments(rows: Tensor, noise: RecordNoise) -> Tensor:
