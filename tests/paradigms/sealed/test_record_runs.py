@@ -32,6 +32,7 @@ from veilgraph.paradigms.sealed.twin import twin_context
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.privacy.publisher import CountPublisher
 from veilgraph.protocol.job_file import read_job
+from veilgraph.protocol.messages import rows_of
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.report.ledgers import ledger_at
@@ -67,6 +68,16 @@ def test_every_holder_but_the_label_holder_pays_once(whole: TrainResult) -> None
     assert not (whole.path / "parties" / "A" / "ledger.jsonl").exists()
     spent = read_spent(RunDirectory.open(whole.path))
     assert [spent[party]["epsilon_total"] for party in "ABC"] == pytest.approx([0, EPSILON, EPSILON], rel=1e-6)
+
+
+def test_every_message_of_a_run_has_a_row(whole: TrainResult) -> None:
+    job, seen = record_job(3), set()
+    for party in (*"ABC", SERVER):
+        for entry in json.loads((whole.path / "parties" / party / "traffic.json").read_text()):
+            ends = (party, entry["peer"]) if entry["direction"] == "sent" else (entry["peer"], party)
+            assert entry["kind"] in {row.kind.name.lower() for row in rows_of(job, *ends)}
+            seen.add((entry["kind"], *ends))
+    assert {each for each in seen if each[0] == "mask_share"} == {("mask_share", "B", "A"), ("mask_share", "C", "A")}
 
 
 def test_predicting_again_is_of_the_same_weights_and_costs_nothing(

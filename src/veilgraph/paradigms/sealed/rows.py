@@ -130,7 +130,7 @@ PASSES: Final[tuple[MessageSpec[SealedJob], ...]] = (
     MessageSpec(Kind.MASKED_ROWS, TO_HOLDER, "shares of masks under further masks", "mask", _ROWS,
         forms=(WireFormat("k, 0", "int32 [N + Ē_p, columns]", "every hop"),)),
     MessageSpec(Kind.MASK_SHARE, TO_HOLDER, "shares of the mask of the bit that says whether numbers left their range",
-        "share", _RANGE, forms=(WireFormat("k, 0", "int64 [1]", "inference, release"),)),
+        "share", _RANGE, when=(TRAINED,), forms=(WireFormat("k, 0", "int64 [1]", "inference, release"),)),
 )
 """What holders and dealer compute by, whatever is opened at the end."""
 
