@@ -31,6 +31,7 @@ from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import twin_context
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.privacy.publisher import CountPublisher
+from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.messages import rows_of
 from veilgraph.protocol.organisation import Organisation
@@ -68,6 +69,7 @@ def test_every_holder_but_the_label_holder_pays_once(whole: TrainResult) -> None
     assert not (whole.path / "parties" / "A" / "ledger.jsonl").exists()
     spent = read_spent(RunDirectory.open(whole.path))
     assert [spent[party]["epsilon_total"] for party in "ABC"] == pytest.approx([0, EPSILON, EPSILON], rel=1e-6)
+    assert {spent[party]["delta"] for party in "ABC"} == {1e-4}
 
 
 def test_every_message_of_a_run_has_a_row(whole: TrainResult) -> None:
@@ -267,6 +269,24 @@ def test_a_lifetime_ledger_adds_up_jobs_of_the_same_tables(tmp_path: Path) -> No
 
 def stops(*_: object) -> None:
     raise CutError
+
+
+def test_a_holder_refuses_where_other_rows_would_scale_a_record_and_not_for_columns_of_edges(tmp_path: Path) -> None:
+    """Categories and fill-ins that are fitted to all rows tell of one; ε here is about columns, of whatever made."""
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    job, path = from_tables(tmp_path / "tables"), tmp_path / "tables" / "B" / "party.yaml"
+    content = yaml.safe_load(path.read_text())
+    columns = content["nodes"]["features"]
+
+    def told(**nodes: object) -> str:
+        path.write_text(yaml.safe_dump(content | {"nodes": {**content["nodes"], **nodes}}))
+        return refusal_of(Organisation(read_party_settings(path), path.parent), job) or ""
+
+    assert told() == ""
+    assert told(columns_from_edges=["x*"]) == ""
+    first = columns[0] if isinstance(columns, list) else columns
+    name = first["columns"] if isinstance(first, dict) else first
+    assert "own row alone" in told(features=[{"columns": name, "missing": "mean"}])
 
 
 ROUNDS = 150

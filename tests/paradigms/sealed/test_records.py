@@ -349,6 +349,20 @@ def test_training_nodes_have_opinions_without_their_own_label() -> None:
     assert torch.allclose(likely.sum(1), torch.ones(90).double())
 
 
+@pytest.mark.parametrize("columns", [40, WIDE + 1])
+def test_training_nodes_fare_no_better_than_others_at_home(columns: int) -> None:
+    """Of labels of which two in five are drawn at random, and so many columns that a fit knows its own nodes."""
+    draw = np.random.default_rng(5)
+    graphs = small_graphs(nodes=600, columns=columns, training=300)
+    labels = graphs[0].labels
+    assert labels is not None
+    noisy = torch.where(torch.from_numpy(draw.random(600) < 0.4), torch.from_numpy(draw.integers(0, 3, 600)), labels)
+    opinions = Home(replace(graphs[0], labels=noisy, edge_index=graphs[0].edge_index[:, :0]), 3).opinions()
+    said = opinions[torch.arange(600), noisy].exp()
+    assert float(said[300:].mean()) > 0.5, "a model that knows something"
+    assert abs(float(said[:300].mean() - said[300:].mean())) < 0.05
+
+
 def test_scores_are_worth_what_validation_nodes_show() -> None:
     """Those that tell the class are used, and those that tell nothing change next to nothing."""
     graphs = small_graphs(nodes=200, columns=2, training=60)
