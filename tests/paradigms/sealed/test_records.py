@@ -351,16 +351,16 @@ def test_training_nodes_have_opinions_without_their_own_label() -> None:
 
 @pytest.mark.parametrize("columns", [40, WIDE + 1])
 def test_training_nodes_fare_no_better_than_others_at_home(columns: int) -> None:
-    """Of labels of which two in five are drawn at random, and so many columns that a fit knows its own nodes."""
+    """Of labels of which three in five are drawn at random, and so many columns that a fit knows its own nodes."""
     draw = np.random.default_rng(5)
-    graphs = small_graphs(nodes=600, columns=columns, training=300)
+    graphs = small_graphs(nodes=400, columns=columns, training=100)
     labels = graphs[0].labels
     assert labels is not None
-    noisy = torch.where(torch.from_numpy(draw.random(600) < 0.4), torch.from_numpy(draw.integers(0, 3, 600)), labels)
+    noisy = torch.where(torch.from_numpy(draw.random(400) < 0.6), torch.from_numpy(draw.integers(0, 3, 400)), labels)
     opinions = Home(replace(graphs[0], labels=noisy, edge_index=graphs[0].edge_index[:, :0]), 3).opinions()
-    said = opinions[torch.arange(600), noisy].exp()
-    assert float(said[300:].mean()) > 0.5, "a model that knows something"
-    assert abs(float(said[:300].mean() - said[300:].mean())) < 0.05
+    said = opinions[torch.arange(400), noisy].exp()
+    assert float(said[100:].mean()) > 0.36, "a model that knows something"
+    assert abs(float(said[:100].mean() - said[100:].mean())) < 0.04
 
 
 def test_scores_are_worth_what_validation_nodes_show() -> None:

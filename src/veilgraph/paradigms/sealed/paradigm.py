@@ -369,6 +369,8 @@ class _SealedGuarantee(Guarantee[SealedJob]):
         ]
 
     def expected_gain(self, job: SealedJob, nodes: int | None, training: int | None = None) -> list[str]:
+        if job.records is not None:
+            return ["what such scores added on public data sets, docs/explanation/sealed.md says for several ε"]
         epsilon, slots = epsilon_of(job), job.model.edge_slots
         if epsilon is None or slots is None:
             return []
