@@ -22,12 +22,11 @@ from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.sealed.machine import PlainMachine
-from veilgraph.paradigms.sealed.inputs import own_data, slots_of, stated_neighbours
-from veilgraph.paradigms.sealed.plan import Context, record_noise_of, release_plan
+from veilgraph.paradigms.sealed.inputs import own_data, short_rows, slots_of, stated_neighbours
+from veilgraph.paradigms.sealed.plan import MOST_WHITENED, Context, record_noise_of, release_plan
 from veilgraph.paradigms.sealed.records.home import Home
 from veilgraph.paradigms.sealed.records.program import RecordProgram
 from veilgraph.paradigms.sealed.records.rows import (
-    MOST_WHITENED,
     RecordNoise,
     feature_rows,
     halvings,
@@ -36,7 +35,6 @@ from veilgraph.paradigms.sealed.records.rows import (
     residual_bits,
     residuals_of,
     row_bits,
-    short_rows,
     whitening,
 )
 from veilgraph.paradigms.sealed.twin import record_twin, twin_context

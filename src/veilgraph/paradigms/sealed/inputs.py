@@ -23,6 +23,7 @@ from veilgraph.paradigms.sealed.plan import (
     MOST_JUDGED,
     MOST_RANKED,
     MOST_TOLD,
+    MOST_WHITENED,
     NEIGHBOURS,
     OWN,
     QUANTILES,
@@ -36,7 +37,6 @@ from veilgraph.paradigms.sealed.plan import (
     hops_of,
     record_noise_of,
 )
-from veilgraph.paradigms.sealed.records.rows import short_rows
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, LARGEST_WEIGHTED, SealedJob
 from veilgraph.protocol.judge import balanced_weights
 
@@ -369,6 +369,14 @@ def _own_columns(plan: Plan, graph: PartyGraph) -> Tensor:
     """A holder's own columns: float64 [N, F], clipped if the plan standardises, else rows scaled to length 1."""
     columns = graph.features.to_dense().to(torch.float64)
     return columns.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS) if plan.standard else nn.functional.normalize(columns)
+
+
+def short_rows(columns: Tensor) -> Tensor:
+    """Shorten rows [N, d] to length 1 where they are longer, or divide each of a wide matrix by its length."""
+    if columns.shape[1] > MOST_WHITENED:
+        return nn.functional.normalize(columns)
+    lengths: Tensor = torch.linalg.vector_norm(columns, dim=1, keepdim=True)
+    return columns / lengths.clamp_min(1)
 
 
 def columns_of(plan: Plan, graph: PartyGraph) -> dict[str, Tensor]:

@@ -164,6 +164,9 @@ MOST_JUDGED: Final = 2048  # validation nodes that steps are judged by, at most
 MOST_RANKED: Final = 64  # of these, those that are ranked against all others, at most
 
 
+MOST_WHITENED: Final = 256  # columns whose second moments are made; of more, noise on these hides most directions
+
+
 def hops_of(block: str) -> int:
     """Number of hops in a block's name: 10 of ``pooled.6``; 0 for one that is made at home."""
     return int(block.rpartition(".")[2]) if "." in block else 0

@@ -36,11 +36,10 @@ import torch
 from torch import Tensor, nn
 
 from veilgraph.core.secrets import SecretSource
+from veilgraph.paradigms.sealed.plan import MOST_WHITENED
 from veilgraph.privacy.mechanism import clip_to_grid
 from veilgraph.privacy.noise import gaussian, granularity
 
-MOST_WHITENED: Final = 256
-"""Columns; of more, noise on their second moments hides most directions."""
 _SHARE: Final = 0.2  # s: what second moments cost of 1/σ²
 _OF_RESIDUALS: Final = 0.4  # of the bits of a product, those of residuals
 _STEP_OF_NO_NOISE: Final = 2.0**-20
@@ -89,14 +88,6 @@ def residual_bits(multiplier: float) -> int:
 def row_bits(noise: RecordNoise) -> int:
     """Fractional bits of a holder's rows: with the residuals' they are the noise's."""
     return noise.bits - residual_bits(noise.multiplier)
-
-
-def short_rows(columns: Tensor) -> Tensor:
-    """Shorten rows [N, d] to length 1 where they are longer, or divide each of a wide matrix by its length."""
-    if columns.shape[1] > MOST_WHITENED:
-        return nn.functional.normalize(columns)
-    lengths: Tensor = torch.linalg.vector_norm(columns, dim=1, keepdim=True)
-    return columns / lengths.clamp_min(1)
 
 
 def moments(rows: Tensor, noise: RecordNoise) -> Tensor:
