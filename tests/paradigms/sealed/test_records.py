@@ -37,7 +37,7 @@ from veilgraph.paradigms.sealed.records.rows import (
     row_bits,
     whitening,
 )
-from veilgraph.paradigms.sealed.twin import record_twin, twin_context
+from veilgraph.paradigms.sealed.twin import record_twin, train_plain, twin_context
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.noise import granularity
@@ -359,6 +359,15 @@ def test_training_nodes_fare_no_better_than_others_at_home(columns: int) -> None
     said = opinions[torch.arange(400), noisy].exp()
     assert float(said[100:].mean()) > 0.36, "a model that knows something"
     assert abs(float(said[:100].mean() - said[100:].mean())) < 0.04
+
+
+def test_a_holder_alone_has_its_own_model_and_not_one_step_of_a_network() -> None:
+    graphs = small_graphs(nodes=90, training=45)
+    found = train_plain(record_job(), graphs[0], lambda _: None)
+    home = Home(graphs[0], 3)
+    expected = home.with_scores(home.opinions(), torch.zeros(90, 3).double(), None)
+    assert torch.equal(found.output, expected)
+    assert found.summary["test_accuracy"] > 0.7
 
 
 def test_scores_are_worth_what_validation_nodes_show() -> None:

@@ -30,6 +30,7 @@ from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.records.home import Home, with_residuals
 from veilgraph.paradigms.sealed.records.program import RecordProgram
+from veilgraph.paradigms.sealed.records.rows import outputs_of
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.stacking import fit_stacking
 from veilgraph.protocol.judge import Judgement, Objective
@@ -156,6 +157,8 @@ def train_plain(
     Steps are judged as in the job, by all validation nodes or not at all; its ``output`` and privacy are ignored.
     ``progress`` is called after every step. ``program`` is of that graph, begun; None makes a sealed job's.
     """
+    if job.records is not None:
+        return _fit_home(job, graph, progress)
     program = program or _begin_alone(job, graph)
     objective = Objective(graph, job.train, torch.float64)
     judgement, metrics, best, earlier = Judgement(), list[Record](), None, None
@@ -185,6 +188,18 @@ def train_plain(
         "seconds_per_step": steps[len(steps) // 2],
     }
     return PlainResult(summary, metrics, output)
+
+
+def _fit_home(job: SealedJob, graph: PartyGraph, progress: Progress) -> PlainResult:
+    """Fit the model that a label holder of a job with noise on records has at home, on one graph."""
+    started, objective = time.perf_counter(), Objective(graph, job.train, torch.float64)
+    home = Home(graph.common_part(), objective.classes)
+    nothing = torch.zeros((graph.common, outputs_of(objective.classes)), dtype=torch.float64)
+    output = home.with_scores(home.opinions(), nothing, objective.weights)
+    metrics: list[Record] = [{"epoch": 1, "step_seconds": time.perf_counter() - started}]
+    progress(metrics)
+    values = objective.score(output, everything=True).values
+    return PlainResult({"best_epoch": 1, **values, "seconds_per_step": metrics[0]["step_seconds"]}, metrics, output)
 
 
 def _predicted_logits(program: SealedProgram) -> Tensor:
