@@ -48,7 +48,7 @@ from veilgraph.runtime.launch.jobs import train
 FIGURES: Final = figure_path("sealed-privacy.json")
 PAGE: Final = find_page("sealed.md")
 BEGIN: Final = "### What ε buys\n"
-END: Final = "\n## Across organisations"
+END: Final = "\n## Noise on training records"
 EPSILONS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 CONTROL: Final = 1e-4
 NO_NOISE: Final = math.inf

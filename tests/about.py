@@ -11,3 +11,4 @@ WITH_EDGES: Final[dict[str, Any]] = {
     "most_neighbours": 3,
 }
 LABELS: Final[dict[str, Any]] = {"epsilon_unit": "label", "epsilon_neighbours": "replacement"}
+RECORDS: Final[dict[str, Any]] = {"epsilon_unit": "training-record", "epsilon_neighbours": "zero-out"}

@@ -14,6 +14,7 @@ from tests.paradigms.averaging.jobs import job as averaging_job
 from tests.paradigms.averaging.private_jobs import job as private_averaging
 from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import small_job as sealed_job
+from tests.paradigms.sealed.records import record_job
 from tests.paradigms.union.banks import small_job as union_job
 from tests.privacy.jobs import job
 from tests.roles.local_parties import PRIVATE_LABELS, local_job
@@ -144,6 +145,7 @@ BALANCED: dict[str, Any] = {"train": {"class_weights": "balanced"}}
 
 SEALED: dict[str, JobSettings] = {
     "sealed, noise on edges": sealed_job(2, voting(epsilon_total=4.0)),
+    "sealed, noise on records": record_job(3),
     "sealed, judged": sealed_job(2, {"train": {"select_by": "accuracy"}}),
     "sealed, checked, margins": sealed_job(2, {"output": "margins", "dealer_checks": 0.5}),
     "sealed, named and released": sealed_job(2, {"named_nodes": 5, "release": "holders"}),

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 Neighbours = Literal["zero-out", "replacement"]
 """A row becomes zero (it moves by at most the clip C), or any other row within the clip (at most 2C)."""
 
-Unit = Literal["edge", "node", "node-edges", "label"]
-"""What one neighbouring step changes: an edge, a node's features, these and all its edges, a label."""
+Unit = Literal["edge", "node", "node-edges", "label", "training-record"]
+"""What one neighbouring step changes: an edge, a node's features, these and all its edges, a label, a training node's
+features."""
 
 
 class Event(ABC):

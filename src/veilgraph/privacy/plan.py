@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from veilgraph.core.types import PartyId
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import Event, GeometricEvent
+from veilgraph.privacy.event import Event, GaussianEvent, GeometricEvent
 from veilgraph.privacy.settings import PrivacySettings
 
 if TYPE_CHECKING:
@@ -158,6 +158,42 @@ class CountPlan(Plan):
     @override
     def total(self, releases: int) -> float:
         return releases * self.epsilon if releases else 0.0
+
+
+@dataclass(frozen=True)
+class RecordPlan(Plan):
+    """Sums over training nodes with Gaussian noise: ``veilgraph.paradigms.sealed.records.rows`` says which."""
+
+    mechanism: ClassVar[str] = "gaussian"
+
+    @property
+    @override
+    def words(self) -> str:
+        return "one sum over all training nodes, which nobody sees, and one over all nodes, which stays at its holder"
+
+    @property
+    def multiplier(self) -> float:
+        """σ of one Gaussian release of sensitivity 1 that tells as much as both sums together."""
+        alone = accountant.analytic_multiplier(self.settings.epsilon_total, self.delta)
+        return alone * math.sqrt(max(1, self.releases))
+
+    @property
+    @override
+    def event(self) -> GaussianEvent:
+        return GaussianEvent(self.multiplier, self.settings.relation, self.settings.unit)
+
+    @property
+    @override
+    def deviation(self) -> float:
+        return self.multiplier
+
+    @override
+    def publisher(self, holder: HolderLedgers) -> Publisher:
+        from veilgraph.privacy.publisher import CountPublisher  # noqa: PLC0415 - loads torch
+
+        follows = self.settings.stated_delta is None
+        ledger = holder.ledger(self.delta, self.settings.epsilon_total, follows=follows) if self.releases else None
+        return CountPublisher(self.party, self.event, self.inference, ledger, self.delta)
 
 
 @dataclass(frozen=True)

@@ -135,13 +135,14 @@ class PaidPublisher(Publisher):
 
 
 class CountPublisher(PaidPublisher):
-    """The publisher of counts that are opened with noise to another party, which all of a run's predictions share.
+    """The publisher of counts or sums with noise that is drawn once, and shared by all of a run's predictions.
 
-    ``needed`` releases of one ``event`` are in a prediction: 0 at a holder of which nothing is counted.
+    ``needed`` releases of one ``event`` are in a prediction: 0 at a holder of which nothing is counted. ``delta`` is of
+    every ε, 0 where it is pure.
     """
 
-    def __init__(self, party: PartyId, event: Event, needed: int, ledger: Ledger | None) -> None:
-        super().__init__(ledger, event)
+    def __init__(self, party: PartyId, event: Event, needed: int, ledger: Ledger | None, delta: float = 0.0) -> None:
+        super().__init__(ledger, event, delta)
         self._party, self._needed = party, needed
 
     @override

@@ -27,8 +27,10 @@ def fitting_delta(nodes: int | None = None) -> float:
 class PrivacySettings(Settings):
     """Noise on what is computed over edges; a paradigm that has such noise adds what it needs."""
 
-    unit: Literal["edge", "node-edges"]
-    """what ε protects: all that a holder records between two nodes; or a node's features and all its edges"""
+    unit: Literal["edge", "node-edges", "training-record"]
+    """what ε protects: all that a holder records between two nodes; a node's features and all its edges; or a training
+    node's features
+    """
     epsilon_total: float = Field(gt=0, allow_inf_nan=False)
     """ε of a holder's releases in the job"""
 

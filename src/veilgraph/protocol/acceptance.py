@@ -102,7 +102,8 @@ def _refusal_of_edges(job: JobSettings, party: PartyId, edges: Sequence[EdgeSett
 
 def _protecting_edges(job: JobSettings) -> tuple[PartyId, ...]:
     """The holders whose edges an ε of this job protects, alone or with their nodes."""
-    return job.duties.noising if job.privacy is not None or job.training_plan is not None else ()
+    of_edges = job.training_plan is not None or (job.privacy is not None and job.privacy.unit != "training-record")
+    return job.duties.noising if of_edges else ()
 
 
 def agree_on_job(

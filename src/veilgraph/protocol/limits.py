@@ -40,7 +40,7 @@ class LimitSettings(Settings):
     """δ of that total; a job with a larger one is refused, a smaller one changes nothing. Choose below 1/N, N the nodes
     or, with unit edge, the pairs with an edge
     """
-    epsilon_unit: Literal["edge", "node", "node-edges", "label"] | None = None
+    epsilon_unit: Literal["edge", "node", "node-edges", "label", "training-record"] | None = None
     """what max_epsilon protects; a job that protects something else is refused. label: labels only, which jobs do not
     reveal or label_privacy bounds
     """
@@ -79,8 +79,8 @@ class LimitSettings(Settings):
         if self.max_epsilon is not None and missing:
             raise ValueError(
                 f"max_epsilon={self.max_epsilon:g} without {' and '.join(missing)}: an ε says nothing without what it "
-                "protects, and a job would choose it; give epsilon_unit (edge, node, node-edges or label) and "
-                "epsilon_neighbours (replacement, or zero-out where a node is there or is not)"
+                "protects, and a job would choose it; give epsilon_unit (edge, node, node-edges, label or "
+                "training-record) and epsilon_neighbours (replacement, or zero-out where a node is there or is not)"
             )
         edges = self.max_epsilon is not None and self.epsilon_unit in ("edge", "node-edges")
         if edges and self.most_neighbours is None:

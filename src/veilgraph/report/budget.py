@@ -37,13 +37,19 @@ _UNITS: Final = MappingProxyType(
     {
         "edge": "one edge: everything that a holder records between one pair of nodes",
         "node-edges": "one node's features and all its edges at one holder",
+        "training-record": "one training node's columns at one holder",
     }
 )
 _NOT: Final = MappingProxyType(
     {
         "edge": "It is not about a node's features, nor about labels.",
         "node-edges": "It is not about labels, nor about which nodes there are.",
+        "training-record": "It is not about nodes that are not trained on, nor about labels or edges.",
     }
+)
+_OF_EDGES: Final = (
+    "a column that is made of edges, as a number of payments, shows them at any ε: a party file names such columns "
+    "(nodes.columns_from_edges), and its holder refuses the job while one is a feature"
 )
 _NONE: Final = (
     "This job has no differential privacy. What parties receive is not noised, and no number bounds what they can "
@@ -103,7 +109,7 @@ class NoProtection(Protection[None]):
 
 
 class NoisyEdges(Protection[PrivacySettings]):
-    """The protection by ``privacy``: what is computed over edges is released with noise."""
+    """The protection by ``privacy``: what is computed over edges, or of training records, is released with noise."""
 
     @override
     def table(self) -> Table:
@@ -124,8 +130,7 @@ class NoisyEdges(Protection[PrivacySettings]):
             *self._delta_notes(),
             *guarantee.privacy_notes(job),
             *guarantee.expected_gain(job, self.nodes),
-            "a column that is made of edges, as a number of payments, shows them at any ε: a party file names such "
-            "columns (nodes.columns_from_edges), and its holder refuses the job while one is a feature",
+            *([] if self.settings.unit == "training-record" else [_OF_EDGES]),
         ]
 
     @property

@@ -278,4 +278,6 @@ _FIGURES: Final = MappingProxyType(
 
 def not_measured(job: JobSettings) -> str:
     """The note in place of ``expected_table`` for a unit that was not measured; empty without ``privacy``."""
-    return "" if job.privacy is None else f"what accuracy to expect was not measured for unit {job.privacy.unit}"
+    if job.privacy is None or job.privacy.unit == "training-record":  # which ``Guarantee.expected_gain`` speaks of
+        return ""
+    return f"what accuracy to expect was not measured for unit {job.privacy.unit}"

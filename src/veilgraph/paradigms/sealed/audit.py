@@ -142,7 +142,7 @@ class SealedSource(Source):
         Raises ``DataError``: the job has no noise, or a file is missing or damaged.
         """
         job = sealed(run.settings)
-        if party != SERVER or job.privacy is None:
+        if party != SERVER or job.votes is None:
             return
         try:
             shares = [_vote_share(run, holder) for holder in job.data.names]

@@ -23,6 +23,7 @@ from veilgraph.paradigms.sealed.plan import (
     MOST_JUDGED,
     MOST_RANKED,
     MOST_TOLD,
+    MOST_WHITENED,
     NEIGHBOURS,
     OWN,
     QUANTILES,
@@ -34,6 +35,7 @@ from veilgraph.paradigms.sealed.plan import (
     Trial,
     epsilon_of,
     hops_of,
+    record_noise_of,
 )
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, LARGEST_WEIGHTED, SealedJob
 from veilgraph.protocol.judge import balanced_weights
@@ -77,6 +79,8 @@ def trials_of(job: SealedJob, columns: int | None = None) -> tuple[Trial, ...]:
     deep = next(trial for trial in found if trial.deep)
     if train.select_by == "last":  # there is one trial
         found = (shallow, *found)
+    if job.records is not None:
+        return (Trial((OWN,), deep=False, learning_rate=1.0, weight_decay=0.0),)
     if job.privacy is not None:
         found = (replace(shallow, blocks=model.blocks or ("pooled.6",)),)
     elif model.blocks is not None:
@@ -111,6 +115,7 @@ def plan_of(job: SealedJob, sizes: Sizes | None = None) -> Plan:
         output=job.output,
         release=job.release == "holders",
         votes=epsilon_of(job),
+        records=record_noise_of(job, None if sizes is None else sizes.nodes),
     )
 
 
@@ -155,6 +160,8 @@ def padded(edges: int) -> int:
 
 def fit_bounds_to(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedJob:
     """Set ``model.edge_weights`` and ``model.directed`` where a graph's common part has weights or one-way edges."""
+    if job.records is not None:  # which puts in no edge
+        return job
     parts = [graph.common_part() for graph in graphs]
     says = {
         "edge_weights": job.model.edge_weights or any(part.edge_weight is not None for part in parts),
@@ -169,6 +176,10 @@ def own_data(job: SealedJob, graph: PartyGraph, *, refuses: bool = False) -> Own
     A holder that ``refuses`` the job anyway checks no edges, or how the job ends would show whether they fit.
     """
     plan, common = plan_of(job), graph.common_part()
+    if plan.records is not None:
+        return OwnData(
+            {OWN: short_rows(common.features.to_dense().to(torch.float64))}, torch.empty((2, 0), dtype=torch.int64)
+        )
     if common.edge_weight is not None and not plan.weighted_edges:
         way_out = "leave weights out" if job.privacy else "set model.edge_weights: true, or leave weights out"
         raise DataError(
@@ -358,6 +369,14 @@ def _own_columns(plan: Plan, graph: PartyGraph) -> Tensor:
     """A holder's own columns: float64 [N, F], clipped if the plan standardises, else rows scaled to length 1."""
     columns = graph.features.to_dense().to(torch.float64)
     return columns.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS) if plan.standard else nn.functional.normalize(columns)
+
+
+def short_rows(columns: Tensor) -> Tensor:
+    """Shorten rows [N, d] to length 1 where they are longer, or divide each of a wide matrix by its length."""
+    if columns.shape[1] > MOST_WHITENED:
+        return nn.functional.normalize(columns)
+    lengths: Tensor = torch.linalg.vector_norm(columns, dim=1, keepdim=True)
+    return columns / lengths.clamp_min(1)
 
 
 def columns_of(plan: Plan, graph: PartyGraph) -> dict[str, Tensor]:

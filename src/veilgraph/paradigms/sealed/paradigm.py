@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, TypeVar
 import torch
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.secrets import system_secrets
 from veilgraph.core.text import counted, listed
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.partition import holder_alone, pool
@@ -49,6 +50,7 @@ from veilgraph.paradigms.sealed.plan import (
     release_plan,
 )
 from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
+from veilgraph.paradigms.sealed.records.program import program_of
 from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder
 from veilgraph.paradigms.sealed.rows import ROWS
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, SealedJob, sealed
@@ -92,6 +94,17 @@ _BLOCKS: Final = {
 }
 
 
+def _record_words(job: SealedJob) -> str:
+    others, learner = listed([name for name in job.data.names if name != job.data.label_party]), job.data.label_party
+    return (
+        f"{learner} fits a model of its own at home. Of the columns of {others} one sum over its training nodes is "
+        "made, to which each adds noise of its own: weights that nobody sees. "
+        f"{learner} learns what these make of every node that it does not train on, and adds it to its own model: ε "
+        f"bounds what that tells of one training node's columns at one of {others}. Columns of nodes that are not "
+        f"trained on have no noise. Edges of {others} are not used."
+    )
+
+
 def network_words(job: SealedJob, plan: Plan) -> str:
     """Describe in a few sentences, for a report, the network of a job, its rows, training steps and trials."""
     over = f"{job.data.label_party}'s own edges" if job.privacy is not None else "all holders' edges together"
@@ -128,7 +141,7 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None, de
     """
     sizes = context.sizes
     machine = CountingMachine(list(sizes.columns), SERVER)
-    program = SealedProgram(machine, context)
+    program = program_of(machine, context, lambda _: system_secrets)
     program.enter(trains=True)
     program.begin()
     evaluations, best = 0, program.shares()
@@ -293,9 +306,15 @@ class _SealedSessions(AlignedSessions[SealedJob]):
 
 
 class _SealedPrivacy(Privacy[SealedJob]):
-    protects: ClassVar[tuple[str, ...]] = ("edge",)
+    protects: ClassVar[tuple[str, ...]] = ("edge", "training-record")
 
     def protecting(self, unit: str, epsilon: float) -> dict[str, Any]:
+        if unit == "training-record":
+            return {
+                **super().protecting(unit, epsilon),
+                "output": "margins",
+                "train": {"select_by": "last", "epochs": 1, "checkpoint_every": 1},
+            }
         return {
             **super().protecting(unit, epsilon),
             "model": {"edge_slots": 1 << 16, "max_degree": (1 << 13) - 1},
@@ -323,12 +342,21 @@ class _SealedGuarantee(Guarantee[SealedJob]):
     way: ClassVar[str] = "sealed, noise on votes"
 
     def threat_model(self, job: SealedJob) -> str:
+        if job.records is not None:
+            return f"{job.data.label_party} and all other holders together, without the dealer"
         return f"{job.data.label_party} and all other holders together, without the dealer, which draws the noise"
 
     def noise_source(self, job: SealedJob) -> str:
+        if job.records is not None:
+            return "each holder's ε is about its own columns of training nodes, and it draws its own noise"
         return "each holder's ε is about its own edges; the noise is the dealer's, and one for all holders together"
 
     def privacy_notes(self, job: SealedJob) -> list[str]:
+        if job.records is not None:
+            return [
+                "columns of nodes that are not trained on have no noise: ε does not bound what scores tell of them",
+                "all predictions of a run have the same noise, and later ones of it cost nothing more",
+            ]
         if job.privacy is None:
             return [
                 "to have it, for edges, add to the job privacy: {unit: edge, epsilon_total: 4}, which needs "
@@ -341,6 +369,8 @@ class _SealedGuarantee(Guarantee[SealedJob]):
         ]
 
     def expected_gain(self, job: SealedJob, nodes: int | None, training: int | None = None) -> list[str]:
+        if job.records is not None:
+            return ["what such scores added on public data sets, docs/explanation/sealed.md says for several ε"]
         epsilon, slots = epsilon_of(job), job.model.edge_slots
         if epsilon is None or slots is None:
             return []
@@ -357,6 +387,13 @@ class _SealedGuarantee(Guarantee[SealedJob]):
         return [f"{found} ({round(votes, 1):g} votes a node by model.edge_slots; docs/explanation/sealed.md){way_out}"]
 
     def privacy_limits(self, job: SealedJob) -> list[str]:
+        if job.records is not None:
+            return [
+                f"{job.data.label_party} learns scores that depend on columns of nodes that are not trained on, which "
+                "have no noise.",
+                "Whoever deals knows all masks: with it, a holder that works together with the dealer has no bound.",
+                f"{job.data.label_party} shortens residuals to a length of 1 by itself, and nobody else checks it.",
+            ]
         return [
             f"What {job.data.label_party} predicts depends on all holders' features, which have no noise.",
             "Whoever deals knows the noise: with it, a holder that works together with the dealer has no bound.",
@@ -400,6 +437,14 @@ class SealedWords(Words[S]):
 class _SealedWords(SealedWords[SealedJob]):
     def describe(self, job: SealedJob) -> list[str]:
         names = listed(job.data.names)
+        if job.records is not None:
+            return [
+                f"{names} have other columns of the same nodes. All that they compute with is masked.",
+                _record_words(job),
+                f"{job.data.label_party} learns nothing else. The server deals random numbers, sees no message between "
+                "holders, and must not collude with one of them.",
+                "All are told sizes: nodes, columns, training nodes, classes.",
+            ]
         told = "the class" if job.output == "classes" else "a score of every class"
         nodes = "every node"
         if job.named_nodes is not None:
@@ -433,6 +478,11 @@ class _SealedWords(SealedWords[SealedJob]):
         ]
 
     def verdict(self, job: SealedJob, what: str, nodes: str) -> str:
+        if job.records is not None:
+            return (
+                f"{job.data.label_party} predicts {what}, for {nodes}, by a model of its own and by weights of the "
+                "others' columns that nobody sees."
+            )
         return (
             f"{listed(job.data.names)} trained one model together that predicts {what}, for {nodes}; only "
             f"{job.data.label_party} sees the predictions, and nobody sees the model."

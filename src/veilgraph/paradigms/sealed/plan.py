@@ -37,7 +37,7 @@ from torch import Tensor
 
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.sealed.settings import USUAL_DEGREE
-from veilgraph.privacy.plan import CountPlan
+from veilgraph.privacy.plan import CountPlan, RecordPlan
 
 MOST_ROWS: Final = 1 << 14
 """Of a step, where a job does not say: more take longer and teach no more."""
@@ -110,6 +110,8 @@ class OwnData:
     None where each counts once. A holder with labels has training ``rows``, their labels and weights in the loss,
     ``judged`` validation nodes, and ``asked`` nodes to predict, None: all. Where rows are holders' own, edges end at
     own nodes, and so do ``turned``, outgoing edges reversed; ``coins`` are [N, 2] random numbers for the double entry.
+    With noise on records a label holder has ``residuals`` [N, outputs], 0 but at training nodes, and ``told`` [N, 1],
+    0 at training nodes, and 1 at those that it learns scores of.
     """
 
     columns: Mapping[str, Tensor]
@@ -123,6 +125,8 @@ class OwnData:
     asked: Tensor | None = None
     turned: Tensor | None = None
     coins: Tensor | None = None
+    residuals: Tensor | None = None
+    told: Tensor | None = None
 
     def edges_of(self, *, backwards: bool) -> Tensor:
         """Edges int64 [2, E] in their direction, or reversed: ``turned`` if given, else flipped."""
@@ -158,6 +162,9 @@ MOST_TOLD: Final = 16  # columns of a holder that are compared: those with most 
 NEAR: Final = 3  # hops up to which no row is brought back: so near, all of what a node's neighbours have is wanted
 MOST_JUDGED: Final = 2048  # validation nodes that steps are judged by, at most
 MOST_RANKED: Final = 64  # of these, those that are ranked against all others, at most
+
+
+MOST_WHITENED: Final = 256  # columns whose second moments are made; of more, noise on these hides most directions
 
 
 def hops_of(block: str) -> int:
@@ -221,6 +228,8 @@ class Plan:
         release: whether holders learn the weights of their own columns.
         votes: ε of the noise on a count of votes over all holders' edges but the label holder's; infinite: there is
         none. None: there are no votes, and hops go over all edges.
+        records: noise multiplier of sums over training nodes; 0: sums without noise. None: there are no such sums, and
+        a network is trained.
     """
 
     trials: tuple[Trial, ...]
@@ -239,6 +248,7 @@ class Plan:
     output: Literal["classes", "margins"]
     release: bool
     votes: float | None = None
+    records: float | None = None
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -351,16 +361,22 @@ if TYPE_CHECKING:
     from veilgraph.paradigms.sealed.settings import SealedJob
 
 
-def release_plan(job: SealedJob, party: PartyId, nodes: int | None = None) -> CountPlan | None:
-    """Budget plan of a holder's noisy votes, of 0 releases for the label holder; None without privacy, or no holder."""
-    privacy = job.privacy
-    if privacy is None or party not in job.data.names:
+def release_plan(job: SealedJob, party: PartyId, nodes: int | None = None) -> CountPlan | RecordPlan | None:
+    """Budget plan of a holder's noisy votes or sums, of 0 releases for the label holder; None without privacy."""
+    if job.privacy is None or party not in job.data.names:
         return None
     pays = party != job.data.label_party
-    return CountPlan(party, privacy, int(pays), nodes)
+    kind = CountPlan if job.records is None else RecordPlan
+    return kind(party, job.privacy, int(pays), nodes)
 
 
 def epsilon_of(job: SealedJob) -> float | None:
     """ε of the noise on votes; infinite: votes without noise; None: no votes."""
     plans = (release_plan(job, party) for party in job.duties.publishing if party != job.data.label_party)
-    return next((plan.epsilon for plan in plans if plan is not None), None)
+    return next((plan.epsilon for plan in plans if isinstance(plan, CountPlan)), None)
+
+
+def record_noise_of(job: SealedJob, nodes: int | None) -> float | None:
+    """Noise multiplier of sums over training nodes, of N common ``nodes``; None: the job has no such sums."""
+    plans = (release_plan(job, party, nodes) for party in job.duties.publishing if party != job.data.label_party)
+    return next((plan.multiplier for plan in plans if isinstance(plan, RecordPlan)), None)

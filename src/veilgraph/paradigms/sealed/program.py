@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Final
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from veilgraph.core.errors import RangeOverflow, RunError
 from veilgraph.core.types import PartyId
@@ -45,10 +47,58 @@ class BestBefore:
     outside: Wire
 
 
-class SealedProgram:
+class Program(ABC):
+    """One party's part in a sealed job, in the order that ``roles`` calls it.
+
+    Attributes:
+        told: what the label holder learned beside the newest prediction; None: nothing.
+    """
+
+    def __init__(self) -> None:
+        self.told: Tensor | None = None
+
+    @abstractmethod
+    def enter(self, *, trains: bool) -> None:
+        """Put in what all holders have; once a session. ``trains``: also what only a training needs."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Compute what all steps need; once a training, before its steps."""
+
+    @abstractmethod
+    def step(self, number: int, best: Mapping[str, Tensor] = MappingProxyType({})) -> None:
+        """Make one step of training, counted from 0; ``best``: the ``shares`` of the best step so far."""
+
+    def score(self, number: int) -> Tensor | None:
+        """Judge step ``number``, from 1; what is told of it."""
+        raise RunError("this job's steps are not judged")
+
+    @abstractmethod
+    def shares(self) -> dict[str, Tensor]:
+        """This party's shares, by name, of weights and all that training resumes from."""
+
+    @abstractmethod
+    def check(self, saved: Mapping[str, Tensor], *, training: bool) -> None:
+        """Refuse saved shares of another job: the ``RunError`` names what differs."""
+
+    @abstractmethod
+    def restore(self, saved: Mapping[str, Tensor], *, training: bool) -> None:
+        """Open all parties' saved shares as wires under fresh masks; all parties call it together."""
+
+    @abstractmethod
+    def predict(self) -> Tensor | None:
+        """Predict, and reveal to the label holder; None at all others."""
+
+    def release(self) -> dict[PartyId, dict[str, Tensor]]:
+        """Reveal weights to their holders: holder → name → weights."""
+        raise RunError("this job releases no weights")
+
+
+class SealedProgram(Program):
     """One party's part in training and inference of a sealed job; ``context.data`` has what the party puts in."""
 
     def __init__(self, machine: Machine, context: Context) -> None:
+        super().__init__()
         self._machine, self._context = machine, context
         self.network = network_of(context.plan)(machine, context)
         self._step_rows = rows = context.plan.rows_of_step(context.sizes.training)
@@ -63,8 +113,6 @@ class SealedProgram:
         """What steps change: the weights, or what each training row counts in the first ones."""
         self.taken: tuple[tuple[int, ...], list[Wire]] | None = None
         """Trials and the weights that are their mean, as they were last judged; None: those of the trial by itself."""
-        self.told: Tensor | None = None
-        """What the label holder learned beside the newest prediction: noisy votes [N, C], or [R, C]."""
         self._earlier: BestBefore | None = None
         self._beside: tuple[Wire, Bit] | None = None
         self._weights: list[Wire] | None = None
@@ -112,11 +160,13 @@ class SealedProgram:
         self.velocities = [None] * len(self.learned)
         self.outside, self.taken, self._beside = self.before, None, None
 
+    @override
     def enter(self, *, trains: bool) -> None:
         """Put in all holders' columns and edges; once a session. ``trains``: also what only a training needs."""
         self._machine.at("enter")
         self.network.enter(trains=trains)
 
+    @override
     def begin(self) -> None:
         """Compute the training rows and run the first range tests; once a training, before its steps."""
         self.network.prepare()
@@ -130,6 +180,7 @@ class SealedProgram:
             return targets, None
         return targets, put("weights", lambda weights: weights[:, None], "training", 1, ERROR_BITS)
 
+    @override
     def shares(self) -> dict[str, Tensor]:
         """This party's int64 shares, by name, of weights and all that training resumes from, with public trials."""
         members, weights = self.taken or ((self.trial,), self._weights or [])
@@ -149,6 +200,7 @@ class SealedProgram:
         shares = {name: self._machine.share(wire) for name, wire in named.items() if wire is not None}
         return shares | {name: torch.tensor(trials) for name, trials in public.items()}
 
+    @override
     def check(self, saved: Mapping[str, Tensor], *, training: bool) -> None:
         """Refuse saved shares of another network or release: the ``RunError`` names what differs.
 
@@ -175,6 +227,7 @@ class SealedProgram:
                     value=has,
                 )
 
+    @override
     def restore(self, saved: Mapping[str, Tensor], *, training: bool) -> None:
         """Open all parties' saved shares as wires under fresh masks; all parties call it together.
 
@@ -229,6 +282,7 @@ class SealedProgram:
     def _restore_wire(self, saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...], bits: int) -> Wire:
         return self._machine.open(self._machine.summands(saved.get(name), shape, 0), bits=bits)
 
+    @override
     def step(self, number: int, best: Mapping[str, Tensor] = MappingProxyType({})) -> None:
         """Make one step of SGD with momentum; ``number`` counts from 0 over all trials.
 
@@ -326,6 +380,7 @@ class SealedProgram:
                 value=rate,
             )
 
+    @override
     def score(self, number: int) -> Tensor | None:
         """Open how many validation nodes, or ranked pairs, are right after step ``number``, from 1.
 
@@ -370,6 +425,7 @@ class SealedProgram:
         self.outside = outside
         return self._beside
 
+    @override
     def predict(self) -> Tensor | None:
         """Predict, and reveal to the label holder: classes [N, 1] or margins [N, C − 1]; None at all others.
 
@@ -395,6 +451,7 @@ class SealedProgram:
             self.told = machine.reveal(beside, context.label_party)
         return learners.reveal(found)
 
+    @override
     def release(self) -> dict[PartyId, dict[str, Tensor]]:
         """Reveal to each holder the first layer's weights of its own columns: holder → block → float64 [F_i, d].
 

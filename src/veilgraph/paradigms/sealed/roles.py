@@ -39,7 +39,9 @@ from veilgraph.paradigms.sealed.inputs import (
     with_scores,
 )
 from veilgraph.paradigms.sealed.plan import BOOSTING, Context, OwnData, Sizes, epsilon_of
-from veilgraph.paradigms.sealed.program import OUTSIDE, SealedProgram, logits_of
+from veilgraph.paradigms.sealed.program import OUTSIDE, Program, logits_of
+from veilgraph.paradigms.sealed.records.home import Home, with_residuals
+from veilgraph.paradigms.sealed.records.program import program_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.stacking import Stacking, fit_stacking
 from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
@@ -132,7 +134,7 @@ class Shares(PartyModel):
     ``saved`` shares are to be restored before the next pass; ``goes_on``: to resume training from them.
     """
 
-    def __init__(self, session: RoleContext, program: SealedProgram) -> None:
+    def __init__(self, session: RoleContext, program: Program) -> None:
         super().__init__(session, {})
         self._program = program
         self.saved: dict[str, Tensor] | None = None
@@ -156,7 +158,7 @@ class Shares(PartyModel):
 
 
 class SealedRole(Role):
-    """Base of all parties of a sealed job: runs one ``SealedProgram`` through set-up, training and prediction."""
+    """Base of all parties of a sealed job: runs one ``Program`` through set-up, training and prediction."""
 
     model: Shares
 
@@ -167,7 +169,7 @@ class SealedRole(Role):
         self._trains = True
         self._asked: int | None = None
         self._named: Mapping[PartyId, int] = {}
-        self._program: SealedProgram | None = None
+        self._program: Program | None = None
         self._entered = self._begun = False
         self._first: int | None = None
         self._last = 0
@@ -185,7 +187,7 @@ class SealedRole(Role):
         """What this party puts in, in the session ``name``: itself → its data; empty at the dealer."""
         return {}
 
-    def shares(self, program: SealedProgram) -> Shares:
+    def shares(self, program: Program) -> Shares:
         """Make the model of this party: its shares of a program's weights."""
         return Shares(self.session, program)
 
@@ -207,7 +209,8 @@ class SealedRole(Role):
         context = Context(sizes, plan_of(self._job, sizes), session.settings.data.label_party, {})
         self._named = {holder: block.asked for holder, block in context.learners.items()}
         machine = self.machine(lambda machine: self._rehearse(machine, context, start))
-        self._program = SealedProgram(machine, replace(context, data=self.data(sizes, start.session)))
+        own = replace(context, data=self.data(sizes, start.session))
+        self._program = program_of(machine, own, lambda _: session.secrets)
         self.model = self.shares(self._program)
         return start
 
@@ -231,7 +234,8 @@ class SealedRole(Role):
     def _rehearse(self, machine: Machine, context: Context, start: Start) -> None:
         """Run on ``machine`` the passes that ``runtime.session`` will make in this session, if no step is judged."""
         role = SealedRole(self.session)
-        role._program, role._trains, role._asked = SealedProgram(machine, context), self._trains, self._asked
+        role._program = program_of(machine, context, lambda _: self.session.secrets)
+        role._trains, role._asked = self._trains, self._asked
         role.model = Shares(self.session, role._program)
         if start.epoch:
             role.model.load_state({})
@@ -243,7 +247,7 @@ class SealedRole(Role):
         role.forward(0, None)
 
     @property
-    def program(self) -> SealedProgram:
+    def program(self) -> Program:
         """This party's program; raises ``RunError`` before ``setup``."""
         if self._program is None:
             raise RunError("a sealed role computes nothing before it is set up")
@@ -299,13 +303,13 @@ class SealedRole(Role):
         """Hook at a holder to pay from its budget, before anything is opened that depends on its data under noise."""
 
     def learn(self, found: Tensor | None) -> None:
-        """Hook for what ``SealedProgram.predict`` reveals: at a holder with labels, else None."""
+        """Hook for what ``Program.predict`` reveals: at a holder with labels, else None."""
 
     def get(self, found: Mapping[PartyId, dict[str, Tensor]]) -> None:
         """Hook for released weights: holder → name → weights, a holder's own only."""
 
     def judge(self, found: Tensor | None) -> None:
-        """Hook for what ``SealedProgram.score`` reveals: right validation nodes, at a holder with labels, else None."""
+        """Hook for what ``Program.score`` reveals: right validation nodes, at a holder with labels, else None."""
 
     def catch_up(self, epoch: int | None) -> None:
         """Hook before an epoch, None: after the last, that keeps the dealer's checkpoints in step with the holders'."""
@@ -370,7 +374,7 @@ class SealedDealer(SealedRole):
         return DealerMachine(link, holders, secrets)
 
     @override
-    def shares(self, program: SealedProgram) -> Shares:
+    def shares(self, program: Program) -> Shares:
         """The dealer's model: public trial numbers, but no shares, for what it draws is of one session."""
         return _DealerShares(self.session, program)
 
@@ -390,7 +394,7 @@ class _HolderShares(Shares):
     predictions reuse the noise named by ``noise_id``, Tensor[SEED_BYTES] uint8.
     """
 
-    def __init__(self, session: RoleContext, program: SealedProgram, tables: Tensor, data: Tensor) -> None:
+    def __init__(self, session: RoleContext, program: Program, tables: Tensor, data: Tensor) -> None:
         super().__init__(session, program)
         self._tables, self._data = tables, data
         self._is_private = session.settings.privacy is not None
@@ -468,7 +472,7 @@ class SealedHolder(SealedRole):
 
     @override
     def get(self, found: Mapping[PartyId, dict[str, Tensor]]) -> None:
-        """Keep the weights of its own columns as ``model.opened``, named as by ``SealedProgram.release``."""
+        """Keep the weights of its own columns as ``model.opened``, named as by ``Program.release``."""
         self.model.opened = found.get(self.session.link.party, {})
 
     @override
@@ -493,7 +497,7 @@ class SealedHolder(SealedRole):
             self.session.publisher.pay(self.model.noise_id.numpy().tobytes().hex())
 
     @override
-    def shares(self, program: SealedProgram) -> Shares:
+    def shares(self, program: Program) -> Shares:
         return _HolderShares(self.session, program, self._tables, _byte_tensor(self._own.digest()))
 
     @override
@@ -512,6 +516,7 @@ class SealedLabelHolder(SealedHolder, Judge):
     """A holder with labels: learns predictions of all or named nodes, and judges steps."""
 
     _stacking: Stacking
+    _opinions: Tensor | None = None
 
     def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
         super().__init__(session, graph)
@@ -540,12 +545,25 @@ class SealedLabelHolder(SealedHolder, Judge):
     def data(self, sizes: Sizes, name: str) -> Mapping[PartyId, OwnData]:
         """Its data with the boosted trees' scores; a prediction fits trees to the examples that the training saved."""
         self._classes, seen = sizes.classes, self.labelled()
+        if self._job.records is not None:
+            return {self.session.link.party: self._with_residuals(sizes) if self._learns else self._own}
         if BOOSTING in plan_of(self._job).blocks:
             self._examples = examples_of(self._job, seen) if self._learns else self._kept_examples()
         if self._stacks and not self._learns:
             self._stacking = self._kept_stacking(sizes.classes)
         own = with_scores(self._own, seen, self._job, self._examples, sizes.classes)
         return {self.session.link.party: own}
+
+    def _with_residuals(self, sizes: Sizes) -> OwnData:
+        """What it puts in, with what its own model leaves of its training nodes' labels."""
+        multiplier = plan_of(self._job, sizes).records
+        assert multiplier is not None
+        self._opinions = self._home.opinions()
+        return with_residuals(self._own, self._opinions, self.labelled().common_part(), multiplier)
+
+    @property
+    def _home(self) -> Home:
+        return Home(self.labelled().common_part(), self._classes)
 
     def _kept_examples(self) -> Examples:
         what = f"the training nodes that trees of the block {BOOSTING} were fitted to"
@@ -592,6 +610,10 @@ class SealedLabelHolder(SealedHolder, Judge):
     def learn(self, found: Tensor | None) -> None:
         """Keep logits of what was revealed, combined with noisy votes and stacked with own edges where the job does."""
         assert found is not None
+        if self._job.records is not None:
+            said = self._home.opinions() if self._opinions is None else self._opinions
+            self.logits = self._home.with_scores(said, found, self._objective.weights)
+            return
         self.logits = self._opened_logits(found)
         if self._job.privacy is not None:
             combined = self._with_votes(self.logits)

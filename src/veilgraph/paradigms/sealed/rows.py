@@ -58,13 +58,18 @@ VOTES: Final = Revelation[SealedJob]("noisy-votes", "The label holder learns, of
     "prediction of, noisy counts of its neighbours at all other holders in each class: by label, or as the network, "
     "trained without these edges, predicts.",
     lambda job: "privacy", _other_holders)
+RECORD_SCORES: Final = Revelation[SealedJob]("record-scores", "The label holder learns, of every common node that it "
+    "does not train on, a score of every class from all other holders' columns of it, by weights that nobody sees.",
+    lambda job: "privacy.unit=training-record", _other_holders)
 CLASSES_ONLY: Final = Condition[SealedJob]("`output: classes`", lambda job: job.output == "classes")
 SCORED: Final = Condition[SealedJob]("`select_by: accuracy` or `auc`", lambda job: job.train.select_by != "last")
 WITH_MARGINS: Final = Condition[SealedJob]("`output: margins`", lambda job: job.output == "margins")
 ALL_NODES: Final = Condition[SealedJob]("`named_nodes: null`", lambda job: not job.outcome.predicts_named)
 NAMED_NODES: Final = ALL_NODES.otherwise("`named_nodes`")
 CHECKED: Final = Condition[SealedJob]("`dealer_checks`", lambda job: job.dealer_checks > 0)
-NOISED: Final = Condition[SealedJob]("`privacy`", lambda job: job.privacy is not None)
+NOISED: Final = Condition[SealedJob]("`privacy.unit: edge`", lambda job: job.votes is not None)
+RECORDS: Final = Condition[SealedJob]("`privacy.unit: training-record`", lambda job: job.records is not None)
+TRAINED: Final = RECORDS.otherwise("not `privacy.unit: training-record`")
 RELEASES: Final = Condition[SealedJob]("`release: holders`", lambda job: job.release == "holders")
 TO_LABEL_HOLDER: Final = Route[SealedJob](
     "holder", "label holder", lambda job, _, receiver: receiver == job.data.label_party
@@ -83,6 +88,11 @@ _NOISY: Final = (
     "ε bounds what the receiver can infer of one of the sender's edges from all predictions and counts of the run, "
     "even with all other holders; it is paid for once in the sender's ledger, before the first of them. It is not "
     "about features."
+)
+_SCORED: Final = (
+    "Opens scores to the receiver, 0 at its training nodes: ε bounds what it can infer of one training node's columns "
+    "at the sender, even with all other holders, and is paid for once in the sender's ledger, before the first scores. "
+    "It is not about the nodes that are scored."
 )
 _OWN: Final = "Opens these weights to the receiver, and nothing else: the mask is drawn anew for them."
 _RANGE: Final = (
@@ -120,7 +130,7 @@ PASSES: Final[tuple[MessageSpec[SealedJob], ...]] = (
     MessageSpec(Kind.MASKED_ROWS, TO_HOLDER, "shares of masks under further masks", "mask", _ROWS,
         forms=(WireFormat("k, 0", "int32 [N + Ē_p, columns]", "every hop"),)),
     MessageSpec(Kind.MASK_SHARE, TO_HOLDER, "shares of the mask of the bit that says whether numbers left their range",
-        "share", _RANGE, forms=(WireFormat("k, 0", "int64 [1]", "inference, release"),)),
+        "share", _RANGE, when=(TRAINED,), forms=(WireFormat("k, 0", "int64 [1]", "inference, release"),)),
 )
 """What holders and dealer compute by, whatever is opened at the end."""
 
@@ -131,7 +141,7 @@ ROWS: Final[tuple[MessageSpec[SealedJob], ...]] = (
     MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER, "shares of the mask of the predicted classes", "share", _OUTPUT,
         (PREDICTIONS,), (CLASSES_ONLY, ALL_NODES), forms=(WireFormat("k, 0", "int64 [N, 1]", "inference"),)),
     MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER, "shares of the mask of the predicted margins", "share", _OUTPUT,
-        (PREDICTIONS, MARGINS), (WITH_MARGINS, ALL_NODES),
+        (PREDICTIONS, MARGINS), (WITH_MARGINS, ALL_NODES, TRAINED),
         forms=(WireFormat("k, 0", "int64 [N, C − 1]", "inference"),)),
     MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER, "shares of the mask of the named nodes' classes", "share", _NAMED,
         (NAMED,), (CLASSES_ONLY, NAMED_NODES), forms=(WireFormat("k, 0", "int64 [named, 1]", "prediction"),)),
@@ -141,6 +151,8 @@ ROWS: Final[tuple[MessageSpec[SealedJob], ...]] = (
     MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER,
         "shares of the mask of noisy votes over edges of all holders but the receiver", "share", _NOISY, (VOTES,),
         (NOISED,), forms=(WireFormat("k, 0", "int64 [N or named, C]", "inference"),), paid=True),
+    MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER, "shares of the mask of scores by hidden weights", "share", _SCORED,
+        (RECORD_SCORES,), (RECORDS,), forms=(WireFormat("k, 0", "int64 [N, C], of two classes [N, 1]", "inference"),)),
     MessageSpec(Kind.MASK_SHARE, TO_HOLDER, "shares of the mask of the weights of the receiver's own columns", "share",
         _OWN, (RELEASED,), (RELEASES,), forms=(WireFormat("k, 0", "int64 [own columns, d]", "end of training"),)),
     MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER,

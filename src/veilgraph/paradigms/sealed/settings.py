@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from veilgraph.core.settings import Settings
+from veilgraph.core.settings import Settings, read_by
 from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import OF_WORDS
-from veilgraph.privacy.settings import PrivacySettings
+from veilgraph.privacy.event import Neighbours
+from veilgraph.privacy.settings import PrivacySettings, fitting_delta
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Outcome, Passes, TrainSettings, job_of
 from veilgraph.protocol.preset import Choice, JobContent
 
@@ -21,6 +22,7 @@ _OF_NO_OTHERS_EDGES: Final = ("own", "boosting")
 USUAL_DEGREE: Final = 1 << 14  # with four times as many edges at a node, opened numbers may be half as large
 LARGEST_DEGREE: Final = 1 << 18
 LARGEST_WEIGHTED: Final = 1 << 16  # times numbers opened there, 2^12, it is 2^28, which with 34 bits fits the ring
+_OWN_ROW: Final = "ε is of one record, which no other row may scale"
 _MOST_HALVINGS: Final = 8  # A learning rate is a whole number divided by at most 2^8
 
 
@@ -99,7 +101,13 @@ def exact_rates(rates: Sequence[float]) -> tuple[tuple[int, ...], int]:
     return tuple(max(1, one) for one in whole), halvings
 
 
-class VotePrivacySettings(PrivacySettings):
+class SealedPrivacySettings(PrivacySettings):
+    """Noise of a sealed job; the ``unit`` says which."""
+
+    unit: Literal["edge", "training-record"]
+
+
+class VotePrivacySettings(SealedPrivacySettings):
     """Two-sided geometric noise on votes over other holders' edges, counted once: ε is pure, δ is 0."""
 
     unit: Literal["edge"]
@@ -108,6 +116,40 @@ class VotePrivacySettings(PrivacySettings):
     """edges of each other holder that are made up, so that an audit can hold the run against its ledger; what is
     predicted for their nodes is worthless
     """
+
+
+class RecordPrivacySettings(SealedPrivacySettings):
+    """Gaussian noise on sums over training nodes, of which hidden weights are made: ``records.rows`` has the proof."""
+
+    unit: Literal["training-record"]
+    """what ε protects: all columns that a holder has of one training node, there or zero"""
+    epsilon_total: float = Field(ge=0.05, allow_inf_nan=False)
+    """ε of a holder's releases in the job"""
+    delta: float | None = Field(None, gt=0, lt=1)
+    """δ of that ε; null: the largest power of ten that is at most 1/(10·N) of N common nodes, and at most 1e-4"""
+
+    @property
+    @override
+    def relation(self) -> Neighbours:
+        return "zero-out"
+
+    @property
+    @override
+    def stated_delta(self) -> float | None:
+        return self.delta
+
+    @override
+    def delta_of(self, nodes: int | None) -> float:
+        return fitting_delta(nodes) if self.delta is None else self.delta
+
+
+def _read_privacy(said: Mapping[str, object]) -> SealedPrivacySettings:
+    """Validate a mapping as the settings of its unit."""
+    kinds: dict[object, type[SealedPrivacySettings]] = {
+        "edge": VotePrivacySettings,
+        "training-record": RecordPrivacySettings,
+    }
+    return kinds.get(str(said.get("unit")), SealedPrivacySettings).model_validate(said)
 
 
 class SealedJob(JobSettings):
@@ -132,12 +174,21 @@ class SealedJob(JobSettings):
     0: no checks. With select_by: last only
     """
 
-    privacy: VotePrivacySettings | None = None
-    """null: no noise; else of other holders' edges nothing is used but votes with noise"""
+    privacy: Annotated[VotePrivacySettings | RecordPrivacySettings | None, read_by(_read_privacy)] = None
+    """null: no noise; unit edge: of other holders' edges nothing is used but votes with noise; unit training-record:
+    nothing is trained but hidden weights of their columns, sums over training nodes with noise
+    """
 
     @classmethod
     def choices(cls, said: JobContent) -> Iterable[Choice]:
         """Preset choices that suit a sealed job; data sets of words keep features that are not standardised."""
+        if said.get("privacy.unit") == "training-record":
+            yield Choice("output", "margins", "the label holder weighs scores", needed=True)
+            yield Choice("train.select_by", "last", "nothing is told of how steps do", needed=True)
+            yield Choice("train.epochs", 1, "there is one sum, and no step", needed=True)
+            yield Choice("train.checkpoint_every", 1, "a session that was cut off goes on with the sum", needed=True)
+            yield Choice("data.feature_scaling", "length" if said.get("data.dataset") in OF_WORDS else "none", _OWN_ROW)
+            return
         if said.get("data.dataset") not in OF_WORDS:
             yield Choice("data.feature_scaling", "standard", "columns have units of their own")
         if said.get("privacy") is not None or said.get("dealer_checks"):
@@ -161,8 +212,20 @@ class SealedJob(JobSettings):
 
     @override
     def _check_privacy(self) -> None:
-        if self.privacy is not None:
+        if isinstance(self.privacy, VotePrivacySettings):
             _check_private(self, self.privacy)
+        if isinstance(self.privacy, RecordPrivacySettings):
+            _check_records(self)
+
+    @property
+    def votes(self) -> VotePrivacySettings | None:
+        """Privacy of unit ``edge``; None where the job has another, or none."""
+        return self.privacy if isinstance(self.privacy, VotePrivacySettings) else None
+
+    @property
+    def records(self) -> RecordPrivacySettings | None:
+        """Privacy of unit ``training-record``; None where the job has another, or none."""
+        return self.privacy if isinstance(self.privacy, RecordPrivacySettings) else None
 
     @property
     def duties(self) -> Duties:
@@ -179,6 +242,8 @@ class SealedJob(JobSettings):
     @property
     def inputs(self) -> InputRules:
         """Degrees are bounded at holders whose edges are hopped over, and not where they only carry noisy votes."""
+        if self.records is not None:  # edges stay at home
+            return InputRules(per_node=tuple(name for name in self.data.names if name != self.data.label_party))
         rule: tuple[str, int | None] = ("model.max_degree", None)
         if self.model.max_degree is not None:
             rule = "each holder's share of model.max_degree", (self.model.max_degree - 1) // len(self.data.names)
@@ -190,9 +255,9 @@ class SealedJob(JobSettings):
 
     @property
     def noise(self) -> NoiseFacts:
-        if self.privacy is None:
+        if self.votes is None:
             return NoiseFacts()
-        return NoiseFacts(counts_votes=True, canaries=self.privacy.canaries)
+        return NoiseFacts(counts_votes=True, canaries=self.votes.canaries)
 
     @property
     def outcome(self) -> Outcome:
@@ -246,4 +311,30 @@ def _check_private(job: SealedJob, privacy: VotePrivacySettings) -> None:
         raise ValueError(
             f"privacy.canaries={privacy.canaries} with named_nodes={job.named_nodes} in a sealed job: an audit reads "
             "what is predicted of canaries, and no node is predicted that is not named; leave one of both out"
+        )
+
+
+def _check_records(job: SealedJob) -> None:
+    """Refuse, with ``ValueError``, settings that hidden weights of records cannot honour."""
+    usual, why = SealedTrainSettings(), "no step is made, and the label holder fits its own model at home"
+    steps = ("learning_rate", "weight_decay", "momentum", "batch_size", "evaluate_every")
+    rules: list[tuple[str, object, object, str]] = [
+        ("output", job.output, "margins", "the label holder weighs scores by its validation nodes"),
+        ("named_nodes", job.named_nodes, None, "the label holder weighs scores by its validation nodes"),
+        ("release", job.release, "none", "weights are what the noise hides"),
+        ("train.select_by", job.train.select_by, "last", "there is one sum, and no step to choose"),
+        ("train.epochs", job.train.epochs, 1, "there is one sum, and no step"),
+        ("train.checkpoint_every", job.train.checkpoint_every, 1, "a sum that is lost cannot be paid for again"),
+        *((f"train.{name}", getattr(job.train, name), getattr(usual, name), why) for name in steps),
+        *((f"model.{name}", found, getattr(SealedModelSettings(), name), why) for name, found in job.model),
+    ]
+    for name, value, needed, reason in rules:
+        if value != needed:
+            raise ValueError(
+                f"{name}={value!r} with privacy.unit=training-record: {reason}; leave it out, or set it to {needed!r}"
+            )
+    if job.data.feature_scaling == "standard":
+        raise ValueError(
+            "data.feature_scaling=standard with privacy.unit=training-record: means and deviations of all rows tell of "
+            "one record, which no noise covers; set it to none, row or length, and declare ranges in the party files"
         )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.tensor_file import Record
+from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.boosting import Examples
@@ -26,6 +28,9 @@ from veilgraph.paradigms.sealed.inputs import (
 )
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
+from veilgraph.paradigms.sealed.records.home import Home, with_residuals
+from veilgraph.paradigms.sealed.records.program import RecordProgram
+from veilgraph.paradigms.sealed.records.rows import outputs_of
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.stacking import fit_stacking
 from veilgraph.protocol.judge import Judgement, Objective
@@ -67,7 +72,10 @@ def twin_context(
         0 if own.judged is None else own.judged.numel(),
         None if asked is None else asked.numel(),
     )
-    return Context(sizes, plan_of(job, sizes), label_party, data), data
+    plan = plan_of(job, sizes)
+    if trains and plan.records is not None:
+        data[label_party] = with_residuals(own, Home(labelled, classes).opinions(), labelled, plan.records)
+    return Context(sizes, plan, label_party, data), data
 
 
 def _begin(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
@@ -88,6 +96,18 @@ def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None
     program = _begin(job, graphs)
     for number in range(steps or job.train.epochs):
         program.step(number)
+    return program
+
+
+def record_twin(
+    job: SealedJob, graphs: Sequence[PartyGraph], source: Callable[[PartyId], SecretSource] = lambda _: system_secrets
+) -> RecordProgram:
+    """Compute the noisy sums of the twin of a job with noise on records, ready to predict."""
+    context, data = twin_context(job, graphs)
+    program = RecordProgram(PlainMachine(list(data)), context, source)
+    program.enter(trains=True)
+    program.begin()
+    program.step(0)
     return program
 
 
@@ -116,7 +136,8 @@ def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
 
     Raises ``DataError`` as ``own_data`` and ``with_labels``.
     """
-    chosen_twin(job, graphs).predict()
+    if job.records is None:  # whose numbers have bounds
+        chosen_twin(job, graphs).predict()
 
 
 def _begin_alone(job: SealedJob, graph: PartyGraph) -> SealedProgram:
@@ -136,6 +157,8 @@ def train_plain(
     Steps are judged as in the job, by all validation nodes or not at all; its ``output`` and privacy are ignored.
     ``progress`` is called after every step. ``program`` is of that graph, begun; None makes a sealed job's.
     """
+    if job.records is not None:
+        return _fit_home(job, graph, progress)
     program = program or _begin_alone(job, graph)
     objective = Objective(graph, job.train, torch.float64)
     judgement, metrics, best, earlier = Judgement(), list[Record](), None, None
@@ -165,6 +188,18 @@ def train_plain(
         "seconds_per_step": steps[len(steps) // 2],
     }
     return PlainResult(summary, metrics, output)
+
+
+def _fit_home(job: SealedJob, graph: PartyGraph, progress: Progress) -> PlainResult:
+    """Fit the model that a label holder of a job with noise on records has at home, on one graph."""
+    started, objective = time.perf_counter(), Objective(graph, job.train, torch.float64)
+    home = Home(graph.common_part(), objective.classes)
+    nothing = torch.zeros((graph.common, outputs_of(objective.classes)), dtype=torch.float64)
+    output = home.with_scores(home.opinions(), nothing, objective.weights)
+    metrics: list[Record] = [{"epoch": 1, "step_seconds": time.perf_counter() - started}]
+    progress(metrics)
+    values = objective.score(output, everything=True).values
+    return PlainResult({"best_epoch": 1, **values, "seconds_per_step": metrics[0]["step_seconds"]}, metrics, output)
 
 
 def _predicted_logits(program: SealedProgram) -> Tensor:
