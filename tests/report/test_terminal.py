@@ -24,7 +24,7 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.messages import disclosure_lines, disclosures
 from veilgraph.report import training as progress
 from veilgraph.report.budget import protection_of
-from veilgraph.report.disclosures import disclosure_table
+from veilgraph.report.disclosures import disclosure_table, left_out_line
 from veilgraph.report.run_data import read_disclosures
 from veilgraph.report.tables import data_table
 from veilgraph.report.training import TrainingBars, alone_words, draw_curves, heartbeat
@@ -66,6 +66,21 @@ def lines(work: Any, *sent: tuple[str, Kind, int]) -> str:
     """What holders sent to the server."""
     entries = [TrafficEntry(party, SERVER, "sent", kind, 2, size) for party, kind, size in sent]
     return disclosure_lines(JOB, work, disclosures(JOB, entries), datetime(2024, 5, 1, tzinfo=UTC))
+
+
+def test_of_many_disclosures_the_least_protected_are_shown_and_the_page_has_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "disclosures.jsonl"
+    sent = [(party, kind, 8) for party in "AB" for kind in (Kind.HELLO, Kind.MASKED)]
+    works = ("align", "train", "predict")
+    path.write_text("".join(lines(work, *sent, ("A", Kind.GRADIENT, 8)) for work in works))
+    records = read_disclosures(path)
+    shown = cells(disclosure_table(records))
+    assert len(shown) == 12
+    assert [row[4] for row in shown][:3] == ["none"] * 3
+    assert left_out_line(records).endswith(f"the page and --json have all {len(records)}")
+    assert len(records) > 12
+    assert left_out_line(records[:12]) == ""
+    assert len(cells(disclosure_table(records[:12]))) == 12
 
 
 def test_sessions_are_added_up_and_what_nothing_protects_stands_out(tmp_path: Path) -> None:

@@ -27,12 +27,12 @@ from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
-from veilgraph.protocol.job import JobSettings, perturbing
+from veilgraph.protocol.job import JobSettings, adds_noise, perturbing
 from veilgraph.protocol.preset import Choice
 
 with deferred():
     from veilgraph.deploy import checking
-    from veilgraph.privacy.aggregation import too_many_units
+    from veilgraph.privacy import aggregation
     from veilgraph.privacy.lifetime_ledger import Lifetime
     from veilgraph.protocol import acceptance, aligning, limits, party_settings
     from veilgraph.protocol.costs import Costs, PartySizes, size_of
@@ -40,6 +40,7 @@ with deferred():
     from veilgraph.protocol.paradigm import paradigm_of
     from veilgraph.report import ledgers, noise, tables
     from veilgraph.report.budget import protection_of
+    from veilgraph.tables.columns import count_common
     from veilgraph.tables.describe import PartyDescription
 
 
@@ -139,15 +140,18 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
         paradigm.data.check_tables(settings)
         joining = settings if settings.inputs.joins_others else None
         described = [show_party(path, joining) for path in (settings.data.parties or {}).values()]
-        holders, nodes = described, min((each.nodes for each in described), default=None)
+        holders, named = described, aligning.table_ids(settings)
+        nodes = min((each.nodes for each in described), default=None)
+        if settings.is_aligned and named:
+            nodes = count_common(named.values())
+            common = f"with the {nodes:,} nodes that are common, "
+        note(*aligning.match_rates(settings, named))
+        note(limits.delta_in_doubt(settings, nodes), paradigm.data.unknown_range(settings))
+        _check_parties_accept(settings, described, nodes if settings.is_aligned else None)
         if nodes is not None:
             sizes = {each.party: _party_sizes(each, settings) for each in described}
             costs = paradigm.session.costs(settings, nodes, sizes)
             note(*_expected_gain(settings, nodes, sizes))
-            common = f"if all {nodes} nodes of the shortest table are common, " if settings.is_aligned else ""
-        note(limits.delta_in_doubt(settings, nodes), paradigm.data.unknown_range(settings))
-        _check_parties_accept(settings)
-        note(*aligning.match_rates(settings))
     else:
         with messages().status("reading the data"):
             inputs = paradigm.data.load(settings)
@@ -157,7 +161,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
             raise ConfigError(f"every holder refuses the job: {refused}")
         for graph in graphs:
             has_delta = graph.party in settings.duties.noising and not settings.noise.counts_votes
-            if has_delta and (refused := too_many_units(settings.privacy, graph)):
+            if has_delta and (refused := aggregation.too_many_units(settings.privacy, graph)):
                 raise ConfigError(f"{graph.party} refuses the job: {refused}")
         results().print(tables.data_table(graphs, aligned=settings.is_aligned))
         sizes = {graph.party: size_of(graph, settings.inputs, ids.get(graph.party, ())) for graph in graphs}
@@ -208,12 +212,27 @@ def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
         echo(f"preset {settings.preset} chose {choice}, for {choice.why}")
 
 
-def _check_parties_accept(settings: JobSettings) -> None:
-    for party, path in (settings.data.parties or {}).items():
+def _check_parties_accept(settings: JobSettings, described: Sequence[PartyDescription], nodes: int | None) -> None:
+    """Refuse what a party would refuse of a job with so many common ``nodes``, None where that is not known."""
+    for (party, path), tables_of in zip((settings.data.parties or {}).items(), described, strict=True):
         own = Organisation.read(path, party)
-        said = acceptance.refusal_of(own, settings, named=True) or aligning.split_by_labels(settings, own.settings)
+        said = (
+            acceptance.refusal_of(own, settings, nodes, named=True)
+            or aligning.split_by_labels(settings, own.settings)
+            or ("" if nodes is None else limits.delta_too_large(settings, nodes))
+            or _own_delta_too_large(own.settings.limits, settings, tables_of)
+        )
         if said:
             raise ConfigError(f"party {party!r} refuses the job: {said}")
+
+
+def _own_delta_too_large(own: limits.LimitSettings, job: JobSettings, of: PartyDescription) -> str:
+    """Why ``limits.max_delta`` protects none of a holder's units, by which it refuses every job that adds noise."""
+    if own.max_epsilon is None or not adds_noise(job) or not of.nodes:
+        return ""
+    unit = own.epsilon_unit or "node"
+    units = aggregation.rounded_pairs(of.pairs) if unit == "edge" else of.nodes
+    return aggregation.delta_of_so_many(own.max_delta, unit, units, "limits.max_delta")
 
 
 def _ask_sites(

@@ -239,7 +239,7 @@ def expected_table(job: JobSettings, epsilons: Mapping[float, float]) -> Table |
         return None
     caption = (
         "On test nodes of public data sets, beside the label holder (averaging: each holder) alone and the same job "
-        "without noise. Yours are other data: veilgraph compare measures alone and without noise on them."
+        "without noise. Yours are other data: veilgraph compare JOB.yaml measures alone and without noise on them."
     )
     rows, shown = [], None
     for each in facts:

@@ -42,7 +42,7 @@ _WAYS: Final[Mapping[str, Callable[[str], str]]] = {
 
 def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
     """Return a sentence on how many of each holder's ``ids`` all holders have, and one on why few are, or empty."""
-    common = _count_common(ids.values())
+    common = count_common(ids.values())
     each = ", ".join(f"{name} {common:,} of {len(own):,} ({common / len(own):.0%})" for name, own in ids.items())
     said = f"ids that are common to all holders: {each}"
     least = min(common / len(own) for own in ids.values())
@@ -50,7 +50,7 @@ def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
         return said, ""
     found = {way: [{*map(change, own)} for own in ids.values()] for way, change in _WAYS.items()}
     counts = {
-        way: _count_common(sets)
+        way: count_common(sets)
         for way, sets in found.items()
         if all(len(some) >= _APART * len(own) for some, own in zip(sets, ids.values(), strict=True))
     }
@@ -65,7 +65,8 @@ def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
     return said, f"{few} of a holder's ids are common to all: {why}"
 
 
-def _count_common(ids: Iterable[Iterable[str]]) -> int:
+def count_common(ids: Iterable[Iterable[str]]) -> int:
+    """Count the ids that all holders have."""
     return len(set.intersection(*map(set, ids)))
 
 

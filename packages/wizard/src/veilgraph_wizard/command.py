@@ -15,6 +15,7 @@ from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import write_whole
 from veilgraph.graph.settings import PARTY_FILE_SUFFIXES
+from veilgraph.tables.column_settings import Duplicates
 from veilgraph_wizard import (
     Protected,
     accounts_command,  # noqa: F401 - registers a command of its own
@@ -52,7 +53,9 @@ def init_command(
     encoding: str | None = None,
     leave_out: list[str] | None = None,
     feature: list[str] | None = None,
+    duplicates: Duplicates | None = None,
     ends: list[str] | None = None,
+    directed: Literal["yes", "no"] | None = None,
     accept: list[str] | None = None,
     ranges: list[str] | None = None,
     protect: Protected | None = None,
@@ -78,7 +81,9 @@ def init_command(
         --encoding NAME: Of text that is not UTF-8, as cp1252.
         --leave-out COLUMN: No feature; may be given several times.
         --feature COLUMN: A feature that would be left out; may be given several times.
+        --duplicates: Which of several rows of one id counts; refuse: none may repeat.
         --ends SOURCE:TARGET: The ends of a file of edges; may be given several times.
+        --directed: Whether edges lead from the source to the target alone.
         --accept PARADIGM: Accept what a default job of it reveals, as sealed; may be given several times. Default:
             vertical.
         --range COLUMN:LOW:HIGH (ranges): Numbers that a column can have, which become 0 to 1; may be given several
@@ -112,7 +117,9 @@ def init_command(
         encoding=encoding,
         left_out=tuple(leave_out or ()),
         features=tuple(feature or ()),
+        duplicates=duplicates,
         ends=tuple(ends or ()),
+        directed=None if directed is None else directed == "yes",
         ranges=tuple(ranges or ()),
         protect=protect,
     )
