@@ -26,8 +26,9 @@ from veilgraph.report import training as progress
 from veilgraph.report.budget import protection_of
 from veilgraph.report.disclosures import disclosure_table, left_out_line
 from veilgraph.report.run_data import read_disclosures
-from veilgraph.report.tables import data_table
+from veilgraph.report.tables import data_table, run_table
 from veilgraph.report.training import TrainingBars, alone_words, draw_curves, heartbeat
+from veilgraph.runtime.store.results import judge_of
 
 JOB = parse_job({})
 
@@ -57,6 +58,23 @@ def test_the_data_table_counts_what_each_holder_has() -> None:
     assert rows["train labels"] == ["1 (1, 0)", "–"]
     assert rows["test labels"] == ["–", "–"]
     assert rows["features"] == ["3", "5"]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_result_says_on_whose_nodes_it_is_where_that_is_one_holder(own: bool) -> None:
+    job = parse_job({"paradigm": "union"})
+    here = {"together": {"test_accuracy": 0.8 if own else 0.7, "val_accuracy": 0.1}, "alone": {}}
+    summary: dict[str, Any] = {
+        "best_epoch": 1,
+        "test_accuracy": 0.8,
+        "seconds_per_step": 1.0,
+        "started_at": 0,
+        "sent_bytes": {},
+    }
+    summary["alone"] = {job.data.label_party: here}
+    judge = judge_of(job, summary)
+    assert judge == (job.data.label_party if own else "")
+    assert run_table(summary, judge=judge).title == ("Result on A's own nodes" if own else "Result")
 
 
 # Disclosures

@@ -399,6 +399,8 @@ def test_columns_that_say_whose_nodes_ends_are_make_a_union(tmp_path):
     said = CliRunner().invoke(app, ["init", *map(str, files), "--out", str(out)])
     assert said.exit_code == 0, said.output
     assert read_job(out).paradigm == "union"
+    (line,) = [each for each in out.read_text().splitlines() if each.startswith("output: margins")]
+    assert "each holder learns of its own nodes" in line
     said = CliRunner().invoke(
         app, ["init", *map(str, files), "--out", str(out), "--replace", "--paradigm", "horizontal"]
     )

@@ -41,7 +41,7 @@ with deferred():
     from veilgraph.runtime.launch import jobs
     from veilgraph.runtime.launch.inputs import accepted_by_parties
     from veilgraph.runtime.store.predictions import name_next_nodes
-    from veilgraph.runtime.store.results import Comparison, compare
+    from veilgraph.runtime.store.results import Comparison, compare, judge_of
     from veilgraph.runtime.store.run_directory import RunDirectory
     from veilgraph.samples.shipped import demo_settings
 
@@ -58,7 +58,7 @@ def show_result(result: jobs.TrainResult) -> None:
     """Draw a training's curves; print its scores, privacy cost and place; emit its summary."""
     settings, summary, said = RunDirectory.open(result.path).settings, result.summary, list[str]()
     draw(result, settings, {})
-    results().print(tables.run_table(summary, settings.measures))
+    results().print(tables.run_table(summary, settings.measures, judge_of(settings, summary)))
     if "privacy" in summary:
         results().print(ledgers.spent_table(summary["privacy"], settings))
         said += [ledgers.effect_of_releases(summary, settings), ledgers.life_note(summary["privacy"])]

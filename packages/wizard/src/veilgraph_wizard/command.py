@@ -229,6 +229,8 @@ def init_job_command(
         echo(f"how many ids are common to all holders is not known: {error}")
     for decision in drafted.decisions:
         echo(f"to decide: {decision}")
+    if paradigm is None and drafted.shows:
+        echo(f"this is a vertical job: {drafted.shows} (--paradigm sealed)")
     echo(
         f"{out} is written; "
         + (
