@@ -9,8 +9,10 @@ import yaml
 
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph.graph.party import load_party
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.messages import all_revelations
 from veilgraph.protocol.party_settings import read_party_settings
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.tables.describe import describe_party
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
@@ -59,6 +61,39 @@ def test_check_shows_a_party_file(tables: Path) -> None:
     refused = veilgraph("check", tables / "private.yaml")
     assert refused.exit_code == 1
     assert "privacy.delta=0.1 with 320 common nodes" in refused.stderr
+
+
+def test_a_training_refused_before_data_are_sent_leaves_nothing(tables: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(tables, tmp_path / "tables"))
+    options = ("--set", f"data.parties.A={copied}/A/party.yaml", "--set", f"data.parties.B={copied}/B/party.yaml")
+    nodes = copied / "B" / "nodes.csv"
+    first, second, rest = nodes.read_text(encoding="utf-8").split("\n", maxsplit=2)
+    nodes.write_text("\n".join((first, second.replace(",", ",abc", 1), rest)), encoding="utf-8")
+    for command in (("train",), ("data", "align"), ("train", "--record-views", "--processes")):
+        said = veilgraph(*command, copied / "job.yaml", "--out", tmp_path / "run", *SHORT, *options)
+        assert said.exit_code == 1
+        assert "nodes.csv" in said.stderr
+        assert not (tmp_path / "run").exists()
+    shutil.copy(tables / "B" / "nodes.csv", nodes)
+    party = copied / "B" / "party.yaml"
+    limits = yaml.safe_dump({"limits": {"leakage": [*all_revelations()], "min_common_nodes": 9999}})
+    party.write_text(party.read_text(encoding="utf-8") + limits, encoding="utf-8")
+    said = veilgraph("train", copied / "job.yaml", "--out", tmp_path / "run", *SHORT, *options)
+    assert "limits.min_common_nodes" in said.stderr
+    assert (tmp_path / "run" / "parties" / "B" / "disclosures.jsonl").is_file(), "ids were compared by then"
+
+
+@pytest.mark.parametrize("file", ["sending.json", "ledger.jsonl", "checkpoints/epoch-00001.safetensors"])
+def test_what_was_paid_trained_or_is_being_sent_is_never_discarded(file: str, tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", parse_job({}))
+    kept = run.party_path("A") / file
+    kept.parent.mkdir(parents=True)
+    kept.write_text("")
+    run.discard_unsent()
+    assert kept.is_file()
+    kept.unlink()
+    run.discard_unsent()
+    assert not run.path.exists()
 
 
 def test_check_counts_common_nodes_and_refuses_what_training_would(tables: Path, tmp_path: Path) -> None:
