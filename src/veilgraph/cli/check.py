@@ -68,17 +68,17 @@ def check_command(
 ) -> None:
     """Validate a job and its data and show what was understood; nothing is sent, trained or written.
 
-    With --costs also what it will send, of the data that are here or, without reading any, of the sizes that are given.
-    With --net the sites of a job across organisations are asked whether they would take part; nothing is aligned or
-    trained there. Exit code 0 only if all would.
+    --costs shows what the job will send. It takes the data that are here or, without reading them, the sizes given.
+    --net asks the sites of a job across organisations whether they would take part. The exit code is 0 only if all
+    would; nothing is aligned or trained there.
 
     Options:
         JOB.yaml (file): The job to check.
-        --costs (show_costs): Also what it will send stage by stage, how often its parties wait for each other, and the
-            memory that each needs.
+        --costs (show_costs): Show also what each stage sends, how often parties wait for each other, and the memory
+            that each needs.
         --bandwidth MBIT: With --costs: megabits that a party sends in a second. Default: 1000.
         --round-trip MS: With --costs: milliseconds of a round trip. Default: 1.
-        --nodes N: Nodes common to all holders. Sizes are for --costs.
+        --nodes N: With --costs: nodes common to all holders. Give all sizes or none.
         --training T: Training nodes.
         --classes C: Classes.
         --validation V: Validation nodes, of a job that judges its steps.
@@ -146,12 +146,12 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
             nodes = count_common(named.values())
             common = f"with the {nodes:,} nodes that are common, "
         note(*aligning.match_rates(settings, named))
-        note(limits.delta_in_doubt(settings, nodes), paradigm.data.unknown_range(settings))
-        _check_parties_accept(settings, described, nodes if settings.is_aligned else None)
-        if nodes is not None:
+        if nodes is not None and (nodes or not settings.is_aligned):
             sizes = {each.party: _party_sizes(each, settings) for each in described}
             costs = paradigm.session.costs(settings, nodes, sizes)
             note(*_expected_gain(settings, nodes, sizes))
+        note(limits.delta_in_doubt(settings, nodes), paradigm.data.unknown_range(settings))
+        _check_parties_accept(settings, described, nodes if settings.is_aligned else None)
     else:
         with messages().status("reading the data"):
             inputs = paradigm.data.load(settings)
@@ -322,12 +322,12 @@ def budget_command(
 
     Options:
         JOB.yaml (job): The job; no data are read, and nothing is sent. May be left out with --party or --ledger.
-        --total 1,4,16: Total ε for which to show the noise that they need. Default: 1,2,4,8,16,32,64.
-        --nodes N: Nodes common to all holders, from which δ follows where the job has none.
-        --jobs N: The noise that a total needs for so many such jobs, each of another snapshot.
-        --predictions N: And for so many predictions with nodes that enter, beside those of each job.
+        --total 1,4,16: Show the noise that each of these total ε needs. Default: 1,2,4,8,16,32,64.
+        --nodes N: Nodes common to all holders; δ follows from them where the job states none.
+        --jobs N: Show the noise that a total ε needs for N such jobs, each of another snapshot.
+        --predictions N: Show it for N more predictions with new nodes, besides those of each job.
         --party PARTY.yaml: Show what was ever released of this party's data, and what is left.
-        --ledger FOLDER: The same of the ledger there, of a party that brings a graph.
+        --ledger FOLDER: As --party, for the ledger folder of a party that brings a graph.
     """
     if job is None and party is None and ledger is None:
         raise typer.BadParameter(

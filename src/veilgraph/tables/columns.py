@@ -58,7 +58,10 @@ def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
     if not best or counts[best] < common + _NOTED * min(map(len, ids.values())):
         if least >= _ENOUGH:
             return said, ""
-        why = "zeros, case, spaces, a prefix or the Unicode form do not explain it: holders may have other people"
+        why = (
+            "zeros, case, spaces, a prefix or the Unicode form do not explain it. Holders may have other people: "
+            "compare a few ids by hand"
+        )
     else:
         why = f"written {best}, {counts[best]:,} would be; write them alike at all holders"
     few = f"less than {_ENOUGH:.0%}" if least < _ENOUGH else "not all"
@@ -98,7 +101,7 @@ def _spelling_hints(ids: Sequence[str], spelling: IdSettings) -> Iterator[str]:
         yield "some have capitals (ids: {lower: true} at all holders)"
     if not all(each.isascii() for each in ids):
         yield "some have letters beyond ASCII, which others may write otherwise, as ss for ß"
-    yield "others may have other people, or ids of another system"
+    yield "others may have other people, or ids of another system: compare a few by hand"
 
 
 HASH_BYTES: Final = 16

@@ -69,17 +69,17 @@ def init_command(
         FILES... (files): Tables, in any order; most ids say which nodes there are.
         --out FILE: The party file to write.
         --party NAME: This holder's name in the job.
-        --id COLUMN (id_column): Ids of the node table.
+        --id COLUMN (id_column): Column of ids of the node table.
         --ids strip,lower: How ids are written alike, as at all holders; unpadded: no zeros in front; exact: as they
             stand.
         --label COLUMN: What is to be predicted: classes.
-        --no-label: This holder is not the label holder.
+        --no-label: This holder has no labels.
         --split COLUMN:DATE:DATE: Train before the first day, validate before the second, test on the rest; or random;
             or random:FILE, by a key that all holders of the same customers have.
-        --as-of DATE: The day of which features tell: later edges are left out.
-        --missing TEXT: What is no value; may be given several times.
+        --as-of DATE: The day on which features were known: later edges are left out.
+        --missing TEXT: Text that stands for no value; may be given several times.
         --encoding NAME: Of text that is not UTF-8, as cp1252.
-        --leave-out COLUMN: No feature; may be given several times.
+        --leave-out COLUMN: Column that is no feature; may be given several times.
         --feature COLUMN: A feature that would be left out; may be given several times.
         --duplicates: Which of several rows of one id counts; refuse: none may repeat.
         --ends SOURCE:TARGET: The ends of a file of edges; may be given several times.
@@ -190,12 +190,12 @@ def init_job_command(
     Options:
         HOLDERS... (holders): Their party files; or, where they are elsewhere, their names alone.
         --out FILE: The job file to write.
-        --label-holder NAME: Who has what is to be predicted. Default: the only party file that has a label.
+        --label-holder NAME: Holder of the labels to predict. Default: the only party file that has a label.
         --paradigm NAME: vertical, sealed, union, horizontal, averaging. Default: union where all tables say whose nodes
             ends of edges are, or one has edges alone; sealed with --protect edge; else vertical.
-        --select-by FIGURE: What the best epoch has the best of: accuracy, auc, f1, loss. Default: of two classes auc,
-            where the paradigm can.
-        --protect: By noise, at --epsilon: one edge, or one label (docs/explanation/privacy.md).
+        --select-by FIGURE: Figure by which the best epoch is chosen: accuracy, auc, f1, loss. Default: of two classes
+            auc, where the paradigm can.
+        --protect: Add noise, so that --epsilon protects one edge, or one label (docs/explanation/privacy.md).
         --epsilon E: Total ε of what --protect names. Default: 4.
         --name NAME: Of the job. Default: that of its file.
     """
