@@ -83,10 +83,13 @@ class _Drafting:
     def _nodes(self) -> list[str]:
         found, choices = self._found, self._choices
         lines = ["nodes:", *(f"  {line}" for line in self._file(self._first.sample))]
-        doubt = "  # decide: what all holders call a node by" if choices.id is None else ""
+        across = any(each.holders is not None for each in found.edges)
+        whose = "edges call a node by" if across else "all holders call a node by"
+        doubt = f"  # decide: what {whose}" if choices.id is None else ""
         lines.append(f"  id: {_text(self._first.id.name)}{doubt}")
         if doubt:
-            self._decide(f"nodes.id: is {self._first.id.name!r} what the other holders have too? (--id)")
+            asked = "what edges call a node by" if across else "what the other holders have too"
+            self._decide(f"nodes.id: is {self._first.id.name!r} {asked}? (--id)")
         if choices.duplicates is not None:
             lines.append(f"  duplicates: {choices.duplicates}")
         elif self._repeats():
@@ -398,7 +401,7 @@ class _Drafting:
         if not edges.is_shared:
             directed, comment = self._choices.directed, ""
             if directed is None:
-                comment = f"  # decide: or true, from {edges.source.name} to {edges.target.name} alone"
+                comment = f"  # decide: or true, from {edges.source.name!r} to {edges.target.name!r} alone"
                 self._decide("edges.directed: does it matter who is the source and who the target? (--directed)")
             lines.append(f"directed: {str(bool(directed)).lower()}{comment}")
         lines.append("unknown: drop  # an edge to an id that is no node's; or error")
