@@ -298,6 +298,15 @@ def test_what_a_run_lacks_is_said(tmp_path: Path) -> None:
         assert "None is recorded." in section(documents(tmp_path / "none")["dpia"], heading)
 
 
+def test_errors_of_attacks_and_a_restricted_audit_are_in_documents(copied: Callable[[str], Path]) -> None:
+    run, report = copied("vertical"), audit(job="vertical")
+    report["skipped"][0] |= {"why": "ValueError: no root", "raised": True}
+    (run / "audit.json").write_text(json.dumps({**report, "attacks": ["epsilon"]}))
+    text = documents(run)["dpia"]
+    assert "ended with an error: ValueError: no root" in text
+    assert "Only a part was asked for: attacks epsilon. What all others would find is not known." in text
+
+
 def test_the_next_step_has_its_argument_and_software_is_recorded_on_one_machine(made: dict[str, Path]) -> None:
     text = documents(made["vertical"])
     assert markdown(f"No comparison is recorded: run veilgraph compare {made['vertical']}.") in text["dpia"]

@@ -76,17 +76,18 @@ def test_errors_of_attacks_and_a_restricted_audit_are_said(copy: Copy) -> None:
 
 
 def test_the_terminal_and_the_page_find_by_one_rule() -> None:
-    for changes in (
-        {"value": interval(0.7), "verdict": NOT_FOUND},
-        {"value": interval(0.51), "verdict": NOT_FOUND},
-        {"value": interval(0.51), "verdict": {**NOT_FOUND, "found": True}},
-        {"value": interval(0.7), "verdict": NOT_FOUND, "without": interval(0.6), "gain": interval(0.1)},
-        {"value": interval(0.7), "verdict": None, "without": interval(0.7), "gain": interval(0)},
+    for expected, changes in (
+        (True, {"value": interval(0.7), "verdict": NOT_FOUND}),
+        (False, {"value": interval(0.51), "verdict": NOT_FOUND}),
+        (True, {"value": interval(0.51), "verdict": {**NOT_FOUND, "found": True}}),
+        (True, {"value": interval(0.7), "verdict": NOT_FOUND, "without": interval(0.6), "gain": interval(0.1)}),
+        (False, {"value": interval(0.7), "verdict": None, "without": interval(0.7), "gain": interval(0)}),
     ):
         content = {**finding("server", "B", "edges", "link-similarity", 0.7), "note": "", **changes}
         one = TypeAdapter(Finding).validate_python(content)
         brief, whole, tone = words_of(one)
-        assert is_found(one) == (tone == "leak") == brief.startswith("more than") == whole.startswith("better than")
+        assert is_found(one) == expected
+        assert expected == (tone == "leak") == brief.startswith("more than") == whole.startswith("better than")
 
 
 def test_a_limit_that_nothing_was_held_to_fails_the_audit(copy: Copy) -> None:
