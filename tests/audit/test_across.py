@@ -355,6 +355,22 @@ def test_an_attack_that_looks_at_data_is_not_answered(sites: Path, monkeypatch: 
     assert not [each for each in sent["B"] if (each.tag.kind, each.tag.round) == (Kind.AUDIT_ANSWER, 2)]
 
 
+def test_an_attack_that_raises_fails_the_audit_and_says_nothing_of_the_answering_partys_data(
+    sites: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Outcome:
+        raise ValueError("row of customer 4711")
+
+    altered = {**ATTACKS, "membership-gradient": replace(ATTACKS["membership-gradient"], mount=broken)}
+    monkeypatch.setattr(across, "EVERYBODYS", ("membership-gradient", "link-similarity"))
+    monkeypatch.setattr(across, "ATTACKS", altered)
+    found, _ = audited(sites)
+    assert {each.attack for each in found["A"].findings} == {"link-similarity"}
+    assert {each.name for each in found["A"].broken} == {"membership-gradient"}
+    assert not found["A"].passed
+    assert "4711" not in str(found["A"].record())
+
+
 def test_questions_about_other_nodes_than_there_are_get_no_answer(sites: Path) -> None:
     lies = {
         Tag(Kind.AUDIT_QUESTION): text_tensor('{"nodes": 10000, "labels": true}'),

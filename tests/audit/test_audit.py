@@ -3,7 +3,8 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ from tests.errors import refused
 from veilgraph.audit import reconstruction
 from veilgraph.audit.attack import ATTACKS, AuditContext, some_of_each
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
-from veilgraph.audit.finding import CLIENT, AuditResult, Finding
+from veilgraph.audit.finding import CLIENT, AuditResult, Finding, Outcome
 from veilgraph.audit.labels import few_of_each
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.types import SERVER
@@ -29,6 +30,7 @@ from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.product import row_blocks
 from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.job import UNLIMITED, AttackLimit
+from veilgraph.report.audit import scope_line
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -320,6 +322,64 @@ def test_the_command_fails_with_3_and_says_what_failed(run: Path) -> None:
     assert failed.exit_code == 3
     assert "1 of 1 findings do not pass" in failed.stderr
     assert "This does not pass." in failed.stdout
+
+
+def test_an_attack_that_raises_costs_its_own_finding_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Outcome:
+        raise ValueError("no\nroot\x1b[2J " + 400 * "x")
+
+    altered = replace(ATTACKS["membership-gradient"], mount=broken)
+    monkeypatch.setattr("veilgraph.audit.audit.ATTACKS", {**ATTACKS, "membership-gradient": altered})
+    chosen = ("--attack", "membership-gradient", "--attack", "label-blind", "--attack", "link-similarity")
+    done = veilgraph("audit", run, "--adversary", "server", *chosen)
+    assert done.exit_code == 3
+    assert "Traceback" not in done.output
+    (line,) = [each for each in done.stderr.splitlines() if "ended with an error" in each]
+    assert line.removeprefix("veilgraph: ").startswith(
+        "the audit failed: server: membership-gradient on A ended with an error: ValueError: no root"
+    )
+    assert line.isprintable()
+    content = json.loads((run / "audit.json").read_text())
+    assert {each["attack"] for each in content["findings"]} == {"label-blind", "link-similarity"}
+    raised = [each for each in content["skipped"] if each["raised"]]
+    assert [(each["name"], len(each["why"])) for each in raised] == [("membership-gradient", 300)]
+    limited = audit(run, AuditPlan((SERVER,), ("membership-gradient",), limits={"membership-gradient": 1.0}))
+    assert [each.name for each in limited.untested] == ["membership-gradient"]
+    assert not limited.passed
+
+
+def test_checks_masks_canaries_and_views_that_raise_leave_the_other_findings(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Iterator[Finding]:
+        raise np.linalg.LinAlgError("singular")
+        yield
+
+    def at_once(*_: object) -> None:
+        raise np.linalg.LinAlgError("singular")
+
+    plan = AuditPlan((SERVER,), ("uniformity", "row-order", "epsilon", "membership-gradient"))
+    for name, place in {
+        "uniformity": "veilgraph.audit.audit.uniformity_test",
+        "row-order": "veilgraph.audit.audit.run_check",
+        "epsilon": "veilgraph.audit.audit.empirical_epsilon",
+        None: "veilgraph.audit.audit.unused_messages",
+    }.items():
+        with monkeypatch.context() as patched:
+            patched.setattr(place, broken)
+            found = audit(run, plan)
+        assert [(each.name, each.why) for each in found.broken][:1] == [(name, "LinAlgError: singular")]
+        assert "membership-gradient" in {each.attack for each in found.findings}
+        assert not found.passed
+
+
+def test_an_audit_of_a_part_says_so(run: Path) -> None:
+    part = audit(run, AuditPlan((SERVER,), ("row-order",)))
+    assert (part.adversaries, part.attacks) == ((SERVER,), ("row-order",))
+    assert scope_line(part).startswith("Only a part was asked for: attacks row-order; adversaries server.")
+    assert scope_line(replace(part, adversaries=None, attacks=None)) == ""
+    done = veilgraph("audit", run, "--adversary", "server", "--attack", "row-order")
+    assert scope_line(part) in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,17 @@ def test_names_alone_are_of_holders_elsewhere(tmp_path: Path) -> None:
     assert job.train.select_by == "f1"
 
 
+def test_a_draft_says_that_sealed_opens_less_unless_a_paradigm_was_chosen(tmp_path: Path) -> None:
+    words = "which sealed jobs open to nobody"
+    said = init(*BY_NAME, "--out", tmp_path / "job.yaml")
+    assert words in said
+    assert "--paradigm sealed" in said
+    (line,) = [each for each in (tmp_path / "job.yaml").read_text().splitlines() if each.startswith("paradigm:")]
+    assert words in line
+    for paradigm in ("vertical", "sealed", "union"):
+        assert words not in init(*BY_NAME, "--paradigm", paradigm, "--out", tmp_path / f"{paradigm}.yaml")
+
+
 FEW: Final = ("--set", "train.epochs=2")
 """What a step of a sealed job sends is counted for each, which takes seconds for as many as a draft has."""
 
@@ -278,7 +289,7 @@ def test_what_is_to_be_protected_makes_a_private_job(
 def test_what_a_holder_refuses_is_told_with_what_settles_it(files: list[Path], tmp_path: Path) -> None:
     """``data init --accept`` is about default jobs: no limit on ε is written by it, nor names of a noised job."""
     sealed = init(*files, "--paradigm", "sealed", "--out", tmp_path / "sealed.yaml")
-    assert "refuses such a job (veilgraph data init --accept): limits.leakage" in sealed
+    assert "refuses such a job (veilgraph data init --accept sealed): limits.leakage" in sealed
     noised = init(*files, "--protect", "edge", "--out", tmp_path / "noised.yaml")
     assert "refuses such a job: edges.0.weight gives edges weights" in noised
     assert "--accept" not in noised

@@ -1,5 +1,6 @@
 """From exported tables to predictions and the record, by commands alone."""
 
+import shutil
 import socket
 from pathlib import Path
 
@@ -7,6 +8,12 @@ import pytest
 import yaml
 
 from tests.cli.commands import one_error, usage_error, veilgraph
+from veilgraph.graph.party import load_party
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.messages import all_revelations
+from veilgraph.protocol.party_settings import read_party_settings
+from veilgraph.runtime.store.run_directory import RunDirectory
+from veilgraph.tables.describe import describe_party
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
@@ -51,8 +58,80 @@ def test_check_shows_a_party_file(tables: Path) -> None:
         "privacy": {"unit": "edge", "epsilon_total": 4, "delta": 0.1},
     }
     (tables / "private.yaml").write_text(yaml.safe_dump(private), encoding="utf-8")
-    doubted = veilgraph("check", tables / "private.yaml")
-    assert "privacy.delta=0.1 is refused from 10 common nodes on (δ ≥ 1/N), and there may be " in doubted.stdout
+    refused = veilgraph("check", tables / "private.yaml")
+    assert refused.exit_code == 1
+    assert "privacy.delta=0.1 with 320 common nodes" in refused.stderr
+
+
+def test_a_training_refused_before_data_are_sent_leaves_nothing(tables: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(tables, tmp_path / "tables"))
+    options = ("--set", f"data.parties.A={copied}/A/party.yaml", "--set", f"data.parties.B={copied}/B/party.yaml")
+    nodes = copied / "B" / "nodes.csv"
+    first, second, rest = nodes.read_text(encoding="utf-8").split("\n", maxsplit=2)
+    nodes.write_text("\n".join((first, second.replace(",", ",abc", 1), rest)), encoding="utf-8")
+    for command in (("train",), ("data", "align"), ("train", "--record-views", "--processes")):
+        said = veilgraph(*command, copied / "job.yaml", "--out", tmp_path / "run", *SHORT, *options)
+        assert said.exit_code == 1
+        assert "nodes.csv" in said.stderr
+        assert not (tmp_path / "run").exists()
+    shutil.copy(tables / "B" / "nodes.csv", nodes)
+    party = copied / "B" / "party.yaml"
+    limits = yaml.safe_dump({"limits": {"leakage": [*all_revelations()], "min_common_nodes": 9999}})
+    party.write_text(party.read_text(encoding="utf-8") + limits, encoding="utf-8")
+    said = veilgraph("train", copied / "job.yaml", "--out", tmp_path / "run", *SHORT, *options)
+    assert "limits.min_common_nodes" in said.stderr
+    assert (tmp_path / "run" / "parties" / "B" / "disclosures.jsonl").is_file(), "ids were compared by then"
+
+
+@pytest.mark.parametrize("file", ["sending.json", "ledger.jsonl", "checkpoints/epoch-00001.safetensors"])
+def test_what_was_paid_trained_or_is_being_sent_is_never_discarded(file: str, tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", parse_job({}))
+    kept = run.party_path("A") / file
+    kept.parent.mkdir(parents=True)
+    kept.write_text("")
+    run.discard_unsent()
+    assert kept.is_file()
+    kept.unlink()
+    run.discard_unsent()
+    assert not run.path.exists()
+
+
+def test_check_counts_common_nodes_and_refuses_what_training_would(tables: Path, tmp_path: Path) -> None:
+    assert "with the 320 nodes that are common, A will send at most" in veilgraph("check", tables / "job.yaml").stdout
+    copied = Path(shutil.copytree(tables, tmp_path / "tables"))
+    job = {
+        "paradigm": "sealed",
+        "data": {"parties": {name: str(copied / name / "party.yaml") for name in "AB"}, "label_holder": "A"},
+        "model": {"network": "linear", "edge_slots": 4096, "max_degree": 511},
+        "train": {"epochs": 1, "patience": None, "select_by": "last"},
+        "privacy": {"unit": "edge", "epsilon_total": 4},
+    }
+    (copied / "job.yaml").write_text(yaml.safe_dump(job))
+    party, known = copied / "A" / "party.yaml", [*all_revelations()]
+    content = yaml.safe_load(party.read_text(encoding="utf-8"))
+    other = copied / "B" / "party.yaml"
+    other.write_text(yaml.safe_dump(yaml.safe_load(other.read_text("utf-8")) | {"limits": {"leakage": known}}))
+    pairs = describe_party(read_party_settings(party), party.parent).pairs
+    most = 1 << (pairs - 1).bit_length()
+    cases = {"max_delta": 1 / most, "min_common_nodes": 321}, {"max_delta": 0.9 / most}, {"max_delta": 1 / most}
+    for place, own in enumerate(cases):
+        limits = {
+            "leakage": known,
+            "max_epsilon": 9,
+            "epsilon_unit": "edge",
+            "epsilon_neighbours": "replacement",
+            "most_neighbours": 200,
+            **own,
+        }
+        party.write_text(yaml.safe_dump(content | {"limits": limits}))
+        checked = veilgraph("check", copied / "job.yaml")
+        trained = veilgraph("train", copied / "job.yaml", "--out", tmp_path / f"run{place}")
+        assert (checked.exit_code, trained.exit_code) == ((0, 0) if place == 1 else (1, 1)), checked.output
+        named = {0: "limits.min_common_nodes=321", 2: f"limits.max_delta={1 / most:g}"}.get(place, "")
+        assert named in checked.stderr
+        assert named in trained.stderr
+    graph = load_party(tmp_path / "run1" / "parties" / "A" / "graph.safetensors")
+    assert pairs == len({tuple(sorted(pair)) for pair in graph.edge_index.T.tolist()})
 
 
 def test_check_and_budget_make_no_connection(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:

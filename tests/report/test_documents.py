@@ -35,6 +35,7 @@ from veilgraph.report.tables import markdown
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.store.predictions import load_predictions, save_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
+from veilgraph.runtime.store.session_log import installed_software
 
 NAMES = ("dpia", "model-card", "register", "technical")
 TO_ADD = "- **To be added:** "
@@ -286,8 +287,8 @@ def test_what_a_run_lacks_is_said(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path / "none", parse_job({"data": {"dataset": "synthetic"}}))
     text = "\n".join(documents(tmp_path / "none").values())
     for words in (
-        "No audit is recorded: run veilgraph audit.",
-        "No comparison is recorded: run veilgraph compare.",
+        markdown(f"No audit is recorded: run veilgraph audit {tmp_path / 'none'}."),
+        "No comparison is recorded.",
         "Nothing has been trained in this run yet.",
         "Software: none recorded",
         "This job has no differential privacy.",
@@ -295,6 +296,25 @@ def test_what_a_run_lacks_is_said(tmp_path: Path) -> None:
         assert words in text
     for heading in ("Ledgers for life", "Signed records", "Approvals", "What each party sent"):
         assert "None is recorded." in section(documents(tmp_path / "none")["dpia"], heading)
+
+
+def test_errors_of_attacks_and_a_restricted_audit_are_in_documents(copied: Callable[[str], Path]) -> None:
+    run, report = copied("vertical"), audit(job="vertical")
+    report["skipped"][0] |= {"why": "ValueError: no root", "raised": True}
+    (run / "audit.json").write_text(json.dumps({**report, "attacks": ["epsilon"]}))
+    text = documents(run)["dpia"]
+    assert "ended with an error: ValueError: no root" in text
+    assert "Only a part was asked for: attacks epsilon. What all others would find is not known." in text
+
+
+def test_the_next_step_has_its_argument_and_software_is_recorded_on_one_machine(made: dict[str, Path]) -> None:
+    text = documents(made["vertical"])
+    assert markdown(f"No comparison is recorded: run veilgraph compare {made['vertical']}.") in text["dpia"]
+    versions = ", ".join(f"{name} {version}" for name, version in list(installed_software().items())[:2])
+    for name in NAMES[:2]:
+        assert markdown(f"Software: all parties with {versions}") in text[name]
+    duties = [line for line in text["register"].splitlines() if line.startswith(("| A |", "| server |"))]
+    assert len([line for line in duties if all(markdown(one) in line for one in versions.split(", "))]) == 2
 
 
 # Part of a run

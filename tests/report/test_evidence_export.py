@@ -151,7 +151,11 @@ def test_an_audit_drift_and_software_are_events(copied: Callable[[str], Path]) -
             assert event["fields"][key] == record[key]
         assert event["fields"]["value"] == record["value"]
     (skipped,) = of(found, "skipped")
-    assert skipped["fields"] == {"attack": "label-norm", "why": "C receives no gradient in this job"}
+    assert skipped["fields"] == {
+        "attack": "label-norm",
+        "why": "C receives no gradient in this job",
+        "raised": False,
+    }
     assert found[-1]["time"] is None
     times = [each["time"] for each in found if each["time"] is not None]
     assert times == sorted(times), "the oldest first"
@@ -159,7 +163,7 @@ def test_an_audit_drift_and_software_are_events(copied: Callable[[str], Path]) -
         "party": "A",
         "fields": {"compared": 3, "moved": ["income"]},
     }
-    (session,) = of(found, "session")
+    session = next(each for each in of(found, "session") if each["party"] == "A")
     assert (session["time"], session["fields"]["software"]) == ("2026-01-02T03:04:05+00:00", {"A": {"torch": "2"}})
     severities = {line.split("|")[4]: line.split("|")[6] for line in cef_lines(run)}
     assert (severities["check"], severities["skipped"]) == ("8", "1")

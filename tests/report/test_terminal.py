@@ -24,10 +24,11 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.messages import disclosure_lines, disclosures
 from veilgraph.report import training as progress
 from veilgraph.report.budget import protection_of
-from veilgraph.report.disclosures import disclosure_table
+from veilgraph.report.disclosures import disclosure_table, left_out_line
 from veilgraph.report.run_data import read_disclosures
-from veilgraph.report.tables import data_table
+from veilgraph.report.tables import data_table, run_table
 from veilgraph.report.training import TrainingBars, alone_words, draw_curves, heartbeat
+from veilgraph.runtime.store.results import judge_of
 
 JOB = parse_job({})
 
@@ -59,6 +60,23 @@ def test_the_data_table_counts_what_each_holder_has() -> None:
     assert rows["features"] == ["3", "5"]
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_a_result_says_on_whose_nodes_it_is_where_that_is_one_holder(own: bool) -> None:
+    job = parse_job({"paradigm": "union"})
+    here = {"together": {"test_accuracy": 0.8 if own else 0.7, "val_accuracy": 0.1}, "alone": {}}
+    summary: dict[str, Any] = {
+        "best_epoch": 1,
+        "test_accuracy": 0.8,
+        "seconds_per_step": 1.0,
+        "started_at": 0,
+        "sent_bytes": {},
+    }
+    summary["alone"] = {job.data.label_party: here}
+    judge = judge_of(job, summary)
+    assert judge == (job.data.label_party if own else "")
+    assert run_table(summary, judge=judge).title == ("Result on A's own nodes" if own else "Result")
+
+
 # Disclosures
 
 
@@ -66,6 +84,21 @@ def lines(work: Any, *sent: tuple[str, Kind, int]) -> str:
     """What holders sent to the server."""
     entries = [TrafficEntry(party, SERVER, "sent", kind, 2, size) for party, kind, size in sent]
     return disclosure_lines(JOB, work, disclosures(JOB, entries), datetime(2024, 5, 1, tzinfo=UTC))
+
+
+def test_of_many_disclosures_the_least_protected_are_shown_and_the_page_has_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "disclosures.jsonl"
+    sent = [(party, kind, 8) for party in "AB" for kind in (Kind.HELLO, Kind.MASKED)]
+    works = ("align", "train", "predict")
+    path.write_text("".join(lines(work, *sent, ("A", Kind.GRADIENT, 8)) for work in works))
+    records = read_disclosures(path)
+    shown = cells(disclosure_table(records))
+    assert len(shown) == 12
+    assert [row[4] for row in shown][:3] == ["none"] * 3
+    assert left_out_line(records).endswith(f"the page and --json have all {len(records)}")
+    assert len(records) > 12
+    assert left_out_line(records[:12]) == ""
+    assert len(cells(disclosure_table(records[:12]))) == 12
 
 
 def test_sessions_are_added_up_and_what_nothing_protects_stands_out(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def init(files, out, *options):
 BANK = (
     *("--party", "bank", "--id", "Kunde_ID", "--ids", "strip,lower", "--label", "fraud", "--encoding", "cp1252"),
     *("--split", "confirmed_at:2024-04-15:2024-05-20", "--as-of", "2024-04-15", "--missing", "unbekannt"),
+    *("--directed", "no"),
 )
 
 
@@ -54,6 +55,7 @@ def test_with_every_decision_made_nothing_is_left_to_decide(messy, tmp_path):
     (transfers,) = settings.edges
     assert transfers.filter is not None
     assert (transfers.filter.column, str(transfers.filter.before)[:10]) == ("booked_at", "2024-04-15")
+    assert not transfers.directed
     assert transfers.relation is not None
     assert set(transfers.relation.weights) == {"Überweisung", "Lastschrift"}
     described = describe_party(settings, tmp_path)

@@ -2,6 +2,7 @@
 
 import gzip
 import random
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -203,7 +204,45 @@ def test_a_few_repeated_ids_are_drafted_with_what_settles_them(tmp_path):
     chosen = Choices(id="KundenNr")
     written = draft(guess([sample(tmp_path / "nodes.csv")], chosen), "bank", tmp_path, chosen)
     assert "  duplicates: first  # decide" in written.text
-    assert any(each.startswith("nodes.duplicates:") for each in written.decisions)
+    assert any(each.startswith("nodes.duplicates:") and "(--duplicates)" in each for each in written.decisions)
+    decided = replace(chosen, duplicates="last")
+    settled = draft(guess([sample(tmp_path / "nodes.csv")], decided), "bank", tmp_path, decided)
+    assert parse_party_text(settled.text).nodes.duplicates == "last"
+    assert not any("duplicates" in each for each in settled.decisions)
+
+
+def test_ids_that_repeat_once_they_are_written_alike_are_drafted_with_what_settles_them(tmp_path):
+    ids = [f"K{each:02}" for each in range(40)]
+    write(tmp_path / "nodes.csv", {"KundenNr": [*ids, "k00 "], "age": [*range(40), 7]})
+    write(
+        tmp_path / "edges.csv", {"von": [each.lower() for each in ids[:-1]], "nach": [each.lower() for each in ids[1:]]}
+    )
+    files = [sample(tmp_path / name) for name in ("nodes.csv", "edges.csv")]
+    for chosen, repeats in ((Choices(), True), (Choices(ids=()), False), (Choices(ids=("lower",)), True)):
+        text = draft(guess(files, chosen), "bank", tmp_path, chosen).text
+        assert ("duplicates: first" in text) == repeats
+
+
+def test_no_time_split_is_proposed_by_a_day_of_birth(tmp_path):
+    days = [f"2024-{each % 9 + 1:02}-{each % 28 + 1:02}" for each in range(40)]
+    for name, proposed in {"date_of_birth": False, "dob": False, "Geburtsdatum": False, "opened_at": True}.items():
+        rows = {"KundenNr": [f"K{each:02}" for each in range(40)], name: days, "fraud": ["no", "yes"] * 20}
+        write(tmp_path / f"{name}.csv", rows)
+        decisions = drafted(tmp_path, f"{name}.csv").decisions
+        (said,) = [each for each in decisions if each.startswith("nodes.split")]
+        assert (f"--split {name}:2024" in said) == proposed
+
+
+def test_whether_edges_lead_one_way_is_to_decide(tmp_path):
+    write(tmp_path / "nodes.csv", NUMBERS)
+    ids = NUMBERS["KundenNr"]
+    write(tmp_path / "edges.csv", {"von": ids[:-1], "nach": ids[1:]})
+    files = [sample(tmp_path / name) for name in ("nodes.csv", "edges.csv")]
+    for chosen, directed, asked in ((None, False, 1), (False, False, 0), (True, True, 0)):
+        choices = Choices(directed=chosen)
+        found = draft(guess(files, choices), "bank", tmp_path, choices)
+        assert parse_party_text(found.text).edges[0].directed == directed
+        assert sum("--directed" in each for each in found.decisions) == asked
 
 
 def test_ends_of_edges_are_named_by_an_option(tmp_path):
@@ -360,6 +399,8 @@ def test_columns_that_say_whose_nodes_ends_are_make_a_union(tmp_path):
     said = CliRunner().invoke(app, ["init", *map(str, files), "--out", str(out)])
     assert said.exit_code == 0, said.output
     assert read_job(out).paradigm == "union"
+    (line,) = [each for each in out.read_text().splitlines() if each.startswith("output: margins")]
+    assert "each holder learns of its own nodes" in line
     said = CliRunner().invoke(
         app, ["init", *map(str, files), "--out", str(out), "--replace", "--paradigm", "horizontal"]
     )

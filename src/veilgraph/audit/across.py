@@ -98,6 +98,7 @@ class Unanswered(Exact):
 
     attack: _Name
     why: _Line
+    raised: bool = False
 
 
 class Answers(Exact):
@@ -158,6 +159,12 @@ def _answer(run: RunDirectory, party: PartyId, link: Link, target: PartyId, ques
                 outcome = attack.mount(each, case, party, target)
             except DataError as error:
                 unanswered.append(_unanswered(name, error))
+                continue
+            except Exception:
+                # The error may quote this party's data, so its words stay here.
+                log.exception("the audit: %s on %s ended with an error", name, target)
+                why = "it ended with an error at the party that mounted it, whose log names it"
+                unanswered.append(Unanswered(attack=name, why=why, raised=True))
                 continue
             chosen = case.chosen if _ASKED[attack.secret] == "chosen" else None
             found.append((Answer(attack=name, evidence=each.words[:_WORDS]), chosen, outcome.scores))
@@ -268,7 +275,8 @@ class _AskingHolder:
             except DataError as error:
                 found.append(Skipped(adversary, f"{answer.attack} on {self._party}", str(error), answer.attack))
         return found + [
-            Skipped(adversary, f"{each.attack} on {self._party}", each.why, each.attack) for each in said.unanswered
+            Skipped(adversary, f"{each.attack} on {self._party}", each.why, each.attack, raised=each.raised)
+            for each in said.unanswered
         ]
 
     def _outcome_of_ranks(self, secret: Secret, asked: Pairs, ranks: Floats) -> Outcome:

@@ -15,6 +15,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeAlias, TypedDict, TypeVar, cast
 
 import numpy as np
@@ -43,13 +44,19 @@ from veilgraph.runtime.store.predictions import load_predictions
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
 
-def load_view(run: RunDirectory, party: PartyId) -> View:
-    """Read a party's view: its messages, graph and predictions. ``RunError``: none was recorded, or it is damaged."""
+def view_files(run: RunDirectory, party: PartyId) -> list[Path]:
+    """List the files of a party's view, one for each session. ``RunError``: none was recorded."""
     files = run.party(party).views() if run.party_path(party).is_dir() else []
     if not files:
         raise RunError(
             f"{run.path} has no recorded view of {party}; train the job again with {argument('record_views', 'True')}"
         )
+    return files
+
+
+def load_view(run: RunDirectory, party: PartyId) -> View:
+    """Read a party's view: its messages, graph and predictions. ``RunError``: none was recorded, or it is damaged."""
+    files = view_files(run, party)
     everything = [seen for number, path in enumerate(files) for seen in read_view(path, number)]
     own = tuple(seen for seen in everything if seen.sender == seen.receiver)
     messages = tuple(seen for seen in everything if seen.sender != seen.receiver)

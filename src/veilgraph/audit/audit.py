@@ -6,12 +6,13 @@ granted to know, come from the other parties' parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from veilgraph.audit.attack import ATTACKS, Attack, AuditContext, joined_evidence, load_view, predictions_of
-from veilgraph.audit.claims import run_checks
+from veilgraph.audit.attack import ATTACKS, Attack, AuditContext, joined_evidence, load_view, predictions_of, view_files
+from veilgraph.audit.claims import run_check
 from veilgraph.audit.epsilon import empirical_epsilon
 from veilgraph.audit.finding import (
     CLIENT,
@@ -31,10 +32,13 @@ from veilgraph.audit.finding import (
 from veilgraph.audit.sealing import against_chance, uniformity_test
 from veilgraph.audit.statistics import Verdict, measure
 from veilgraph.core.errors import ConfigError, DataError, RunError
+from veilgraph.core.text import cause_line
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.protocol.evidence import OPEN, SILENT, Evidence, evidence_of, posteriors, unused_messages
-from veilgraph.protocol.job import UNLIMITED, AttackLimit, JobSettings
+from veilgraph.protocol.job import CHECKS, UNLIMITED, AttackLimit, JobSettings
 from veilgraph.runtime.store.run_directory import RunDirectory
+
+log = logging.getLogger("veilgraph")
 
 Progress = Callable[[str], None]
 """Called with what is about to be mounted."""
@@ -62,8 +66,9 @@ def audit(
 ) -> AuditResult:
     """Attacks what each adversary saw in a complete run with views, and writes ``audit.json`` into its directory.
 
-    By default everything is mounted. ``progress`` is called before every attack; ``row`` takes each finding as soon as
-    it is known, though whether it passes is decided when all are.
+    By default everything is mounted. An attack that raises an error is listed as such, and the others go on.
+    ``progress`` is called before every attack; ``row`` takes each finding as soon as it is known, though whether it
+    passes is decided when all are.
 
     Raises ``RunError``: the run is not complete, or a view was not recorded; ``ConfigError``: the plan or the job names
     what there is not, or a holder has the name of an adversary.
@@ -80,6 +85,8 @@ def audit(
     case = AuditContext(run, seed=asked.seed, shadows=asked.shadows)
     _check_readable(case)
     adversaries = _canonical_adversaries(settings, asked.adversaries)
+    for member in {member for each in adversaries if each != CLIENT for member in members_of(each)}:
+        view_files(run, member)
     every = (*ATTACKS, *UNLIMITED)
     attacks = check_choice("attacks", asked.attacks, every)
     if asked.shadows < 2:
@@ -89,14 +96,19 @@ def audit(
     for place, adversary in enumerate(adversaries):
         named = set[str | None]()
         here = lambda share, place=place: at((place + share) / len(adversaries))  # noqa: E731
-        for one in _findings_of_adversary(case, adversary, attacks, progress, here):
+        mounted = _findings_of_adversary(case, adversary, attacks, progress, here)
+        for one in _kept(adversary, "any attack", None, mounted):
             found.append(one)
             if isinstance(one, Finding):
                 row(one)
             named.add(one.attack if isinstance(one, Finding) else one.name)
         idle = [name for name in every if asked.attacks is not None and name in attacks and name not in named]
         found += [Skipped(adversary, name, NOTHING, name) for name in idle]
-    result = judge_findings(settings, asked.seed, found, limits)
+    result = replace(
+        judge_findings(settings, asked.seed, found, limits),
+        attacks=None if asked.attacks is None else attacks,
+        adversaries=None if asked.adversaries is None else adversaries,
+    )
     save_audit(run.path, result)
     return result
 
@@ -132,6 +144,20 @@ def evidence_for(run: RunDirectory, adversary: PartyId) -> list[Evidence]:
     ]
 
 
+def _kept(
+    adversary: str, attack: str, name: str | None, mounted: Iterable[Finding | Skipped]
+) -> Iterator[Finding | Skipped]:
+    """Yield what attacks find; where one cannot be mounted, or ends with an error, why."""
+    try:
+        yield from mounted
+    except DataError as error:
+        yield Skipped(adversary, attack, str(error), name)
+    except Exception as error:
+        # An attack's defect, or a package's, must not take the findings of the others.
+        log.debug("%s: %s", adversary, attack, exc_info=True)
+        yield Skipped(adversary, attack, cause_line(error), name, raised=True)
+
+
 def _findings_of_adversary(
     case: AuditContext, adversary: PartyId, attacks: Sequence[str], progress: Progress, at: At
 ) -> Iterator[Finding | Skipped]:
@@ -151,16 +177,19 @@ def _findings_of_adversary(
             yield from _findings_on_evidence(case, adversary, evidence, attacks, progress)
         elif "uniformity" in attacks:
             progress(f"{adversary}: {evidence.words}")
-            yield _test_uniformity(case, adversary, evidence, about)
+            words = f"uniformity of {evidence.words}"
+            yield from _kept(adversary, words, "uniformity", _test_uniformity(case, adversary, evidence, about))
     if adversary != CLIENT and len(members_of(adversary)) == 1:
         view = case.view(adversary)
         for names, what in dict((*case.source.unattacked(view), *unused_messages(view, found))).items():
             yield Skipped(adversary, f"any attack on {names}", f"the catalogue has none on this: {what}")
         progress(f"{adversary}: what the run claims")
-        yield from run_checks(case, adversary, attacks)
+        for name in CHECKS:
+            if name in attacks:
+                yield from _kept(adversary, name, name, run_check(name, case, adversary))
     if "epsilon" in attacks:
         progress(f"{adversary}: canaries")
-        yield from empirical_epsilon(case, adversary, found)
+        yield from _kept(adversary, "epsilon", "epsilon", empirical_epsilon(case, adversary, found))
 
 
 def _findings_on_evidence(
@@ -173,32 +202,27 @@ def _findings_on_evidence(
             if attack.of_labels and case.graph(target).labels is None:
                 continue
             progress(f"{adversary}: {name} on {target}, from {evidence.words}")
-            try:
-                yield _mount_attack(case, adversary, evidence, name, attack, target)
-            except DataError as error:
-                yield Skipped(adversary, f"{name} on {target}", str(error), name)
+            mounted = _mount_attack(case, adversary, evidence, name, attack, target)
+            yield from _kept(adversary, f"{name} on {target}", name, mounted)
 
 
 def _mount_attack(
     case: AuditContext, adversary: PartyId, evidence: Evidence, name: str, attack: Attack, target: PartyId
-) -> Finding:
+) -> Iterator[Finding]:
     asked = evidence.on(case.graph(target))
     outcome = attack.mount(case.beside_own(asked, adversary, target), case, adversary, target)
     judged = None if evidence.permitted else against_chance(outcome, FALSE_ALARM_RATE)
     found = measure_outcome(outcome, seed=case.seed, level=FALSE_ALARM_RATE, judged=judged)
-    return Finding(adversary, target, attack.secret, name, evidence.words, permitted=evidence.permitted, **found)
+    yield Finding(adversary, target, attack.secret, name, evidence.words, permitted=evidence.permitted, **found)
 
 
-def _test_uniformity(case: AuditContext, adversary: PartyId, evidence: Evidence, about: str) -> Finding | Skipped:
+def _test_uniformity(case: AuditContext, adversary: PartyId, evidence: Evidence, about: str) -> Iterator[Finding]:
     """The finding of ``uniformity_test`` on masked messages, which must look uniform."""
-    try:
-        outcome, p_value = uniformity_test(evidence, case.seed)
-    except DataError as error:
-        return Skipped(adversary, f"uniformity of {evidence.words}", str(error), "uniformity")
+    outcome, p_value = uniformity_test(evidence, case.seed)
     auc, level = measure(outcome.scores, outcome.truth).auc, FALSE_ALARM_RATE
     judged = Verdict(p_value <= level, auc, against=0.5, p_value=p_value, level=level)
     found = measure_outcome(outcome, seed=case.seed, level=level, judged=judged)
-    return Finding(adversary, about, "nothing", "uniformity", evidence.words, permitted=False, **found)
+    yield Finding(adversary, about, "nothing", "uniformity", evidence.words, permitted=False, **found)
 
 
 def _canonical_adversaries(settings: JobSettings, asked: Sequence[str] | None) -> tuple[str, ...]:

@@ -137,18 +137,29 @@ class Finding:
 
 @dataclass(frozen=True)
 class Skipped:
-    """An attack that was not mounted, and ``why``; ``limited``: so the limit on it could not be tested."""
+    """An attack without a finding, and ``why``.
+
+    Attributes:
+        limited: a limit is on the attack, and so could not be tested.
+        raised: it was mounted and ended with an error, ``why`` on one line.
+    """
 
     adversary: PartyId
     attack: str
     why: str
     name: str | None = None
     limited: bool = False
+    raised: bool = False
 
 
 @dataclass(frozen=True)
 class AuditResult:
-    """All findings of an audit; ``false_alarm_rate``: of all tests of evidence that must tell nothing, together."""
+    """All findings of an audit.
+
+    Attributes:
+        false_alarm_rate: of all tests of evidence that must tell nothing, together.
+        attacks: the only ones that were asked for; None: all. Likewise ``adversaries``: None is each party by itself.
+    """
 
     job: str
     paradigm: str
@@ -156,6 +167,8 @@ class AuditResult:
     false_alarm_rate: float
     findings: tuple[Finding, ...]
     skipped: tuple[Skipped, ...] = field(default=())
+    attacks: tuple[str, ...] | None = None
+    adversaries: tuple[str, ...] | None = None
 
     @property
     def failed(self) -> tuple[Finding, ...]:
@@ -166,6 +179,16 @@ class AuditResult:
     def untested(self) -> tuple[Skipped, ...]:
         """Skipped attacks that a limit is on: whether it is kept is not known, so the audit does not pass."""
         return tuple(skipped for skipped in self.skipped if skipped.limited)
+
+    @property
+    def broken(self) -> tuple[Skipped, ...]:
+        """Attacks that ended with an error: what they would find is not known, so the audit does not pass."""
+        return tuple(skipped for skipped in self.skipped if skipped.raised)
+
+    @property
+    def passed(self) -> bool:
+        """Whether all findings pass, every limit was tested, and every mounted attack has a finding."""
+        return not (self.failed or self.untested or self.broken)
 
     def record(self) -> dict[str, Any]:
         """The content of ``audit.json``."""

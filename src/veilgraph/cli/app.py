@@ -82,7 +82,7 @@ Overrides = Annotated[
 ]
 Out = Annotated[Path | None, option("Run directory to make. Default: runs/<job name>-<date>-<time>.", "DIR")]
 Processes = Annotated[bool, flag("--processes", "Run every party in a process of its own.")]
-Replace = Annotated[bool, flag("--replace", "Write it anew where it is there; what was changed in it is lost.")]
+Replace = Annotated[bool, flag("--replace", "Overwrite the file if it exists; changes made in it are lost.")]
 LinkName = Annotated[
     str | None,
     option(
@@ -96,7 +96,7 @@ LinkName = Annotated[
 Ledgers = Annotated[
     list[str] | None,
     option(
-        "Where this holder's ledger for life is, of a saved graph whose is not beside it; may be given several times.",
+        "Folder of this holder's lifetime ledger. Default: next to its saved graph. May be given several times.",
         "PARTY=FOLDER",
         name="--ledger",
     ),

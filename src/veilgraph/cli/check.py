@@ -27,12 +27,12 @@ from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
-from veilgraph.protocol.job import JobSettings, perturbing
+from veilgraph.protocol.job import JobSettings, adds_noise, perturbing
 from veilgraph.protocol.preset import Choice
 
 with deferred():
     from veilgraph.deploy import checking
-    from veilgraph.privacy.aggregation import too_many_units
+    from veilgraph.privacy import aggregation
     from veilgraph.privacy.lifetime_ledger import Lifetime
     from veilgraph.protocol import acceptance, aligning, limits, party_settings
     from veilgraph.protocol.costs import Costs, PartySizes, size_of
@@ -40,6 +40,7 @@ with deferred():
     from veilgraph.protocol.paradigm import paradigm_of
     from veilgraph.report import ledgers, noise, tables
     from veilgraph.report.budget import protection_of
+    from veilgraph.tables.columns import count_common
     from veilgraph.tables.describe import PartyDescription
 
 
@@ -67,17 +68,17 @@ def check_command(
 ) -> None:
     """Validate a job and its data and show what was understood; nothing is sent, trained or written.
 
-    With --costs also what it will send, of the data that are here or, without reading any, of the sizes that are given.
-    With --net the sites of a job across organisations are asked whether they would take part; nothing is aligned or
-    trained there. Exit code 0 only if all would.
+    --costs shows what the job will send. It takes the data that are here or, without reading them, the sizes given.
+    --net asks the sites of a job across organisations whether they would take part. The exit code is 0 only if all
+    would; nothing is aligned or trained there.
 
     Options:
         JOB.yaml (file): The job to check.
-        --costs (show_costs): Also what it will send stage by stage, how often its parties wait for each other, and the
-            memory that each needs.
+        --costs (show_costs): Show also what each stage sends, how often parties wait for each other, and the memory
+            that each needs.
         --bandwidth MBIT: With --costs: megabits that a party sends in a second. Default: 1000.
         --round-trip MS: With --costs: milliseconds of a round trip. Default: 1.
-        --nodes N: Nodes common to all holders. Sizes are for --costs.
+        --nodes N: With --costs: nodes common to all holders. Give all sizes or none.
         --training T: Training nodes.
         --classes C: Classes.
         --validation V: Validation nodes, of a job that judges its steps.
@@ -138,15 +139,18 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
     if settings.data.from_tables:
         paradigm.data.check_tables(settings)
         described = [show_party(path, settings) for path in (settings.data.parties or {}).values()]
-        holders, nodes = described, min((each.nodes for each in described), default=None)
-        if nodes is not None:
+        holders, named = described, aligning.table_ids(settings)
+        nodes = min((each.nodes for each in described), default=None)
+        if settings.is_aligned and named:
+            nodes = count_common(named.values())
+            common = f"with the {nodes:,} nodes that are common, "
+        note(*aligning.match_rates(settings, named))
+        if nodes is not None and (nodes or not settings.is_aligned):
             sizes = {each.party: _party_sizes(each, settings) for each in described}
             costs = paradigm.session.costs(settings, nodes, sizes)
             note(*_expected_gain(settings, nodes, sizes))
-            common = f"if all {nodes} nodes of the shortest table are common, " if settings.is_aligned else ""
         note(limits.delta_in_doubt(settings, nodes), paradigm.data.unknown_range(settings))
-        _check_parties_accept(settings)
-        note(*aligning.match_rates(settings))
+        _check_parties_accept(settings, described, nodes if settings.is_aligned else None)
     else:
         with messages().status("reading the data"):
             inputs = paradigm.data.load(settings)
@@ -156,7 +160,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
             raise ConfigError(f"every holder refuses the job: {refused}")
         for graph in graphs:
             has_delta = graph.party in settings.duties.noising and not settings.noise.counts_votes
-            if has_delta and (refused := too_many_units(settings.privacy, graph)):
+            if has_delta and (refused := aggregation.too_many_units(settings.privacy, graph)):
                 raise ConfigError(f"{graph.party} refuses the job: {refused}")
         results().print(tables.data_table(graphs, aligned=settings.is_aligned))
         sizes = {graph.party: size_of(graph, settings.inputs, ids.get(graph.party, ())) for graph in graphs}
@@ -207,12 +211,27 @@ def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
         echo(f"preset {settings.preset} chose {choice}, for {choice.why}")
 
 
-def _check_parties_accept(settings: JobSettings) -> None:
-    for party, path in (settings.data.parties or {}).items():
+def _check_parties_accept(settings: JobSettings, described: Sequence[PartyDescription], nodes: int | None) -> None:
+    """Refuse what a party would refuse of a job with so many common ``nodes``, None where that is not known."""
+    for (party, path), tables_of in zip((settings.data.parties or {}).items(), described, strict=True):
         own = Organisation.read(path, party)
-        said = acceptance.refusal_of(own, settings, named=True) or aligning.split_by_labels(settings, own.settings)
+        said = (
+            acceptance.refusal_of(own, settings, nodes, named=True)
+            or aligning.split_by_labels(settings, own.settings)
+            or ("" if nodes is None else limits.delta_too_large(settings, nodes))
+            or _own_delta_too_large(own.settings.limits, settings, tables_of)
+        )
         if said:
             raise ConfigError(f"party {party!r} refuses the job: {said}")
+
+
+def _own_delta_too_large(own: limits.LimitSettings, job: JobSettings, of: PartyDescription) -> str:
+    """Why ``limits.max_delta`` protects none of a holder's units, by which it refuses every job that adds noise."""
+    if own.max_epsilon is None or not adds_noise(job) or not of.nodes:
+        return ""
+    unit = own.epsilon_unit or "node"
+    units = aggregation.rounded_pairs(of.pairs) if unit == "edge" else of.nodes
+    return aggregation.delta_of_so_many(own.max_delta, unit, units, "limits.max_delta")
 
 
 def _ask_sites(
@@ -302,12 +321,12 @@ def budget_command(
 
     Options:
         JOB.yaml (job): The job; no data are read, and nothing is sent. May be left out with --party or --ledger.
-        --total 1,4,16: Total ε for which to show the noise that they need. Default: 1,2,4,8,16,32,64.
-        --nodes N: Nodes common to all holders, from which δ follows where the job has none.
-        --jobs N: The noise that a total needs for so many such jobs, each of another snapshot.
-        --predictions N: And for so many predictions with nodes that enter, beside those of each job.
+        --total 1,4,16: Show the noise that each of these total ε needs. Default: 1,2,4,8,16,32,64.
+        --nodes N: Nodes common to all holders; δ follows from them where the job states none.
+        --jobs N: Show the noise that a total ε needs for N such jobs, each of another snapshot.
+        --predictions N: Show it for N more predictions with new nodes, besides those of each job.
         --party PARTY.yaml: Show what was ever released of this party's data, and what is left.
-        --ledger FOLDER: The same of the ledger there, of a party that brings a graph.
+        --ledger FOLDER: As --party, for the ledger folder of a party that brings a graph.
     """
     if job is None and party is None and ledger is None:
         raise typer.BadParameter(

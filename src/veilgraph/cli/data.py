@@ -123,8 +123,8 @@ def show_party(file: Path, job: JobSettings | None = None) -> describe.PartyDesc
     if description.from_edges:
         echo(
             f"much like numbers of edges: {', '.join(description.from_edges)}; a column that is made of edges shows "
-            "them at any ε: name such columns in nodes.columns_from_edges, and jobs that protect edges are refused "
-            "while one is a feature"
+            "them at any ε. Name such columns in nodes.columns_from_edges: jobs that protect edges are then refused, "
+            "until you take them out of nodes.features"
         )
     for edges in description.edges:
         for words in _across_words(edges, job) if edges.between else ():
@@ -132,14 +132,14 @@ def show_party(file: Path, job: JobSettings | None = None) -> describe.PartyDesc
         if edges.lost > _LOST:
             echo(
                 f"{edges.file}: {edges.lost:.0%} of its rows are dropped, for an end is no id of the node table"
-                f"{_some_ids(edges.strangers)}; are ids written alike (ids), and are these the columns of ids? Links "
-                "to other organisations' customers are used where both organisations list these people as nodes "
+                f"{_some_ids(edges.strangers)}. Compare these with the node table: write ids alike (ids), or name "
+                "other columns (source, target). List other organisations' customers as nodes to use links to them "
                 "(paradigms vertical, horizontal and sealed)"
             )
     for column, area in description.leaks.items():
         echo(
-            f"likely a leak: {column} alone tells the classes apart (AUC {area:.3f}); was it known before the label? "
-            "Else take it out of nodes.features"
+            f"likely a leak: {column} alone tells the classes apart (AUC {area:.3f}). If it was not known before the "
+            f"label, take it out of nodes.features (veilgraph data init --leave-out {column})"
         )
     if (only := description.only_class) is not None:
         echo(

@@ -40,9 +40,9 @@ def predict_command(
 
     A run from tables reads them again: nodes added since training are predicted too. In the label holder's part of a
     run across organisations, or any holder's of a horizontal one, the newest joint inference is shown; make a new one
-    with veilgraph net submit --work predict. A sealed or union job with named_nodes predicts no nodes but those named
-    here, of which the others learn the number; across organisations the label holder, in a union each holder of nodes,
-    names them first, with --ask.
+    with veilgraph net submit --work predict. A sealed or union job with named_nodes predicts only the nodes named here,
+    and the others learn their number. Across organisations the label holder names them first, with --ask; in a union
+    each holder of nodes does.
 
     Options:
         RUN (run): Directory of a complete run.

@@ -47,12 +47,13 @@ def audit_command(
 ) -> None:
     """Attack what each party of a run saw, measure the leakage, and compare that with limits.
 
-    In one holder's part of a run across organisations, what the newest net submit --work audit found is shown.
-    Else every adversary is given what its own link recorded and its own data, and the published attacks are mounted on
-    that. Writes audit.json into the run's directory; veilgraph report RUN draws it. Exits with 3 where a limit of
-    the job or of --limit is exceeded, or may be by the 95 % interval, or nothing could be held to it; where a
-    message that must say nothing says something, where canaries prove a larger ε than the ledger has, or where the
-    run is not what it claims: its noise, what it paid for, its low bits, splits and orders.
+    Every adversary has what its own link recorded and its own data, and published attacks are mounted on that. The
+    result is audit.json in the run's directory; veilgraph report RUN draws it. In one holder's part of a run across
+    organisations the command shows what the newest net submit --work audit found.
+
+    Exits with 3 where a limit is exceeded, may be exceeded by the 95 % interval, or was not tested; where a message
+    that must say nothing says something; where canaries prove a larger ε than the ledger has; where an attack ends
+    with an error; or where the run is not what it claims.
 
     Options:
         RUN (run): Directory of a complete run that was trained with --record-views.
@@ -103,15 +104,15 @@ def audit_command(
     for line in shown.worst(result.findings):
         echo(line)
     results().print(shown.audit_table(result, None if details else [*result.failed, *few]))
-    for line in shown.skipped_lines(result.skipped, details=details):
+    for line in (*filter(None, [shown.scope_line(result)]), *shown.skipped_lines(result.skipped, details=details)):
         say(line)
     echo(f"audit   {run / finding.AUDIT_FILE}\nreport  veilgraph report {run}")
     if result.failed:
         say(f"the audit failed: {len(result.failed)} of {len(result.findings)} findings do not pass")
     for line in shown.untested_lines(result.untested):
         say(line)
-    emit({"run": run, "failed": bool(result.failed or result.untested), **result.record()})
-    if result.failed or result.untested:
+    emit({"run": run, "failed": not result.passed, **result.record()})
+    if not result.passed:
         raise typer.Exit(FAILED)
 
 
@@ -247,6 +248,8 @@ def report_command(
     if found.sent:
         results().print(disclosures.disclosure_table(found.sent))
         results().print(disclosures.reasons_table(found.sent))
+        if line := disclosures.left_out_line(found.sent):
+            echo(line)
     else:
         echo("nothing is on record as sent in this run yet")
     if found.spent:

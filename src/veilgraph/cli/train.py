@@ -39,7 +39,7 @@ with deferred():
     from veilgraph.report.training import TrainingBars, alone_words, draw_curves
     from veilgraph.runtime.launch import jobs
     from veilgraph.runtime.launch.inputs import accepted_by_parties
-    from veilgraph.runtime.store.results import Comparison, compare
+    from veilgraph.runtime.store.results import Comparison, compare, judge_of
     from veilgraph.runtime.store.run_directory import RunDirectory
     from veilgraph.samples.shipped import demo_settings
 
@@ -56,7 +56,7 @@ def show_result(result: jobs.TrainResult) -> None:
     """Draw a training's curves; print its scores, privacy cost and place; emit its summary."""
     settings, summary, said = RunDirectory.open(result.path).settings, result.summary, list[str]()
     draw(result, settings, {})
-    results().print(tables.run_table(summary, settings.measures))
+    results().print(tables.run_table(summary, settings.measures, judge_of(settings, summary)))
     if "privacy" in summary:
         results().print(ledgers.spent_table(summary["privacy"], settings))
         said += [ledgers.effect_of_releases(summary, settings), ledgers.life_note(summary["privacy"])]
@@ -124,7 +124,7 @@ def say_where(path: Path, asked: str = "") -> None:
 MachinesOption = Annotated[
     list[str] | None,
     option(
-        "So many processes share this holder's local part, as machines of its own would; implies --processes.",
+        "Number of processes that share this holder's local part, as machines of its own would; implies --processes.",
         "PARTY=COUNT",
         name="--machines",
     ),
@@ -152,8 +152,8 @@ def train_command(
         JOB.yaml (job): The job to train.
         --private-seeds: Every party draws its weights from a seed of its own; the run cannot be repeated from the job
             alone.
-        --record-views: Every party keeps what it sends and receives, for veilgraph audit; as large as that traffic.
-        --view-passes: With --record-views: of how many passes, and the newest; 0: all. Default: 50; all with privacy.
+        --record-views: Every party keeps all messages, for veilgraph audit. They take as much disk as the traffic.
+        --view-passes: With --record-views: passes to keep, besides the newest; 0: all. Default: 50, with privacy all.
         --profile: Write RUN/trace.json: when each party computes, sends and waits; for chrome://tracing or Perfetto.
         --begin-with RUN: Averaging: begin with that run's weights, whoever its holders were.
     """
@@ -191,7 +191,7 @@ def resume_command(
 
     Options:
         RUN (run): Directory of a run that was cut off, or only aligned.
-        --restart: Where a party has lost checkpoints, go back or begin again in place of what was trained.
+        --restart: Where a party has lost checkpoints, go back to common ones, or begin again.
     """
     options = _options(processes, link, machines)
     with _resumable(run), _progress(RunDirectory.open(run).settings) as progress:
@@ -248,7 +248,7 @@ def compare_command(
         --out DIR: Of a job: directory to make, or of a comparison to go on with. Default: runs/<job
             name>-comparison-<date>-<time>.
         --seeds: Of a job: trainings of each way, the job's seed and those after.
-        --recall-at: Of a job: share of the test nodes that are looked at, for the recall among them.
+        --recall-at: Of a job: share of the test nodes that somebody can look into; the recall is that among them.
         --party party.yaml: Of a job: the label holder's party file. What it reaches at home, from its own tables alone.
         --alone JOB.yaml: Of a job: a job of the same data; also the label holder's network alone with its settings.
     """

@@ -68,6 +68,16 @@ TRUST: Final = (
 """What a protocol of honest parties rests on."""
 
 
+_CAUSE: Final = 300
+
+
+def cause_line(error: Exception) -> str:
+    """Return an error on one printable line, cut to 300 characters, with its class where it is no error of ours."""
+    own = type(error).__module__.startswith("veilgraph.")
+    words = " ".join(str(error).split()) or "no words"
+    return printable(words if own else f"{type(error).__name__}: {words}", _CAUSE)
+
+
 def class_label(name: str) -> str:
     """Return a class's name for a sentence: ``class 3`` where it is a number, else as it is."""
     return f"class {name}" if re.fullmatch(r"[-+]?\d+([.,]\d+)?", name) else name

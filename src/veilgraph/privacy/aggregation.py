@@ -74,8 +74,12 @@ def delta_of_too_many(delta: float, unit: Unit, graph: PartyGraph, key: str) -> 
     most = 2 * graph.num_edges if unit == "edge" else graph.num_nodes
     if unit == "edge" and delta * most >= 1:
         low, high = graph.edge_index.aminmax(dim=0)
-        pairs = len(torch.unique(low << 32 | high))
-        most = 1 << (pairs - 1).bit_length() if pairs else 0
+        most = rounded_pairs(len(torch.unique(low << 32 | high)))
+    return delta_of_so_many(delta, unit, most, key)
+
+
+def delta_of_so_many(delta: float, unit: Unit, most: int, key: str) -> str:
+    """``delta_of_too_many`` where the number of units is known."""
     if delta * most < 1:
         return ""
     what = "pairs of nodes with an edge" if unit == "edge" else "nodes, with those that are not common,"
@@ -83,6 +87,11 @@ def delta_of_too_many(delta: float, unit: Unit, graph: PartyGraph, key: str) -> 
         f"{key}={delta:g} is too much for a table of so many {what}: where δ is 1 over their number, one can "
         f"be published as it is within any ε; set {key} well below that"
     )
+
+
+def rounded_pairs(pairs: int) -> int:
+    """A number of pairs of nodes rounded up to a power of two, so that refusals do not tell it to the last edge."""
+    return 1 << (pairs - 1).bit_length() if pairs else 0
 
 
 def too_many_neighbours(rule: tuple[str, int | None] | None, graph: PartyGraph) -> str:

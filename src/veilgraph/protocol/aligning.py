@@ -99,18 +99,25 @@ def encoded_tables(job: JobSettings) -> dict[PartyId, Tensor]:
     return found
 
 
-def match_rates(job: JobSettings) -> tuple[str, ...]:
-    """How well ids match, in sentences, where all party files are on this machine.
+def table_ids(job: JobSettings) -> dict[PartyId, list[str]]:
+    """Holder → the ids of its table, as holders compare them, where all party files are on this machine; else empty."""
+    if not job.data.parties or job.inputs.joins_others:  # nodes there are another's, whatever they are called
+        return {}
+    own = {party: Organisation.read(path, party) for party, path in job.data.parties.items()}
+    return {name: read_ids(each.settings, each.folder) for name, each in own.items()}
+
+
+def match_rates(job: JobSettings, ids: Mapping[PartyId, Sequence[str]] | None = None) -> tuple[str, ...]:
+    """How well ids match, in sentences, where all party files are on this machine; ``ids``: by default ``table_ids``.
 
     Of holders with nodes of their own: which of these splits without a key may train on at one and test at another.
     """
-    if not job.data.parties or job.inputs.joins_others:  # nodes there are another's, whatever they are called
-        return ()
-    own = {party: Organisation.read(path, party) for party, path in job.data.parties.items()}
-    ids = {name: read_ids(each.settings, each.folder) for name, each in own.items()}
-    if job.is_aligned:
-        return tuple(filter(None, all_match_rates(ids)))
-    splits = {name: each.settings.nodes.split for name, each in own.items()}
+    if ids is None:
+        ids = table_ids(job)
+    if job.is_aligned or not ids:
+        return tuple(filter(None, all_match_rates(ids))) if ids else ()
+    parties = job.data.parties or {}
+    splits = {name: Organisation.read(path, name).settings.nodes.split for name, path in parties.items()}
     keyless = [name for name, each in splits.items() if isinstance(each, SplitFractions) and each.key is None]
     labelled = [name for name, each in splits.items() if each is not None]
     shared = sum(times > 1 for times in Counter(chain.from_iterable(ids[name] for name in labelled)).values())

@@ -62,8 +62,19 @@ class Words(NamedTuple):
     tone: str
 
 
+def is_found(finding: Finding) -> bool:
+    """Whether evidence that a party is meant to have tells it something: by its test or its interval, if either does.
+
+    The interval is of the gain where there is a figure without the view, else of the AUC above chance.
+    """
+    tested = finding.verdict is not None and finding.verdict.found
+    if finding.without is None:
+        return tested or finding.value.low > _CHANCE
+    return tested or (finding.gain is not None and finding.gain.low > 0)
+
+
 def words_of(finding: Finding) -> Words:
-    """Judge a finding in words: ``brief`` by its test; ``whole`` by its interval too, whichever finds more."""
+    """Judge a finding in words; what evidence that must tell nothing came to is decided by the audit's own test."""
     failed, guessing = finding.passed is False, "no better than guessing"
     if finding.measure == "epsilon":
         leak = Words("above the ledger", "LEAK: more than the ledger's ε allows", "bad")
@@ -76,12 +87,11 @@ def words_of(finding: Finding) -> Words:
         leak = Words("LEAK", "LEAK: masked evidence tells something", "bad")
         kept = Words("says nothing", guessing, "good")
     else:
-        tested, above_chance = finding.verdict is not None and finding.verdict.found, finding.value.low > _CHANCE
-        than = "guessing" if finding.without is None else "without"
-        brief = limit_words(finding) if failed else f"{'more' if tested else 'no more'} than {than}"
-        if tested or (above_chance if finding.without is None else finding.gain is not None and finding.gain.low > 0):
+        found, than = is_found(finding), "guessing" if finding.without is None else "without"
+        brief = limit_words(finding) if failed else f"{'more' if found else 'no more'} than {than}"
+        if found:
             return Words(brief, f"better than {than}: a disclosed leak", "leak")
-        knew = finding.without is not None and above_chance
+        knew = finding.without is not None and finding.value.low > _CHANCE
         return Words(brief, "says no more than it knew before" if knew else guessing, "good")
     return leak if failed else kept
 
@@ -188,11 +198,21 @@ def untested_lines(untested: Sequence[Skipped]) -> list[str]:
 
 
 def skipped_lines(skipped: Sequence[Skipped], *, details: bool) -> list[str]:
-    """Lines on attacks that were not mounted: one each with ``details``, else one with their number."""
-    if details or not skipped:
-        return [f"{each.adversary}: {each.attack} was not mounted: {each.why}" for each in skipped]
-    return [f"{counted(len(skipped), 'attack')} of the catalogue {'was' if len(skipped) == 1 else 'were'} not mounted; "
-            "--details says which and why"]  # fmt: skip
+    """Lines on attacks without a finding: one for each error, and of others one each with ``details``, else a count."""
+    lines = [f"the audit failed: {each.adversary}: {each.attack} ended with an error: {each.why}"
+             for each in skipped if each.raised]  # fmt: skip
+    idle = [each for each in skipped if not each.raised]
+    if details or not idle:
+        return [*(f"{each.adversary}: {each.attack} was not mounted: {each.why}" for each in idle), *lines]
+    said = f"{counted(len(idle), 'attack')} of the catalogue {'was' if len(idle) == 1 else 'were'} not mounted"
+    return [f"{said}; --details says which and why", *lines]
+
+
+def scope_line(result: AuditResult) -> str:
+    """Say which attacks and adversaries alone an audit was asked for; empty where it was asked for all."""
+    asked = {"attacks": result.attacks, "adversaries": result.adversaries}
+    only = [f"{what} {', '.join(names)}" for what, names in asked.items() if names is not None]
+    return f"Only a part was asked for: {'; '.join(only)}. What all others would find is not known." if only else ""
 
 
 # For the page
@@ -206,7 +226,8 @@ def audit(found: RunData) -> Section:
     if report is None:
         keeps_views = any(found.path.glob("parties/*/view/*.messages"))
         shown: Section = dict.fromkeys(("worst", "strongest", "tables"), ())
-        return shown | {"verdict": "not audited", "tone": "plain", "report": None, "keeps_views": keeps_views}
+        shown |= {"verdict": "not audited", "tone": "plain", "beside": ()}
+        return shown | {"report": None, "keeps_views": keeps_views}
     held = [finding for finding in report.findings if finding.passed is not None]
     failed = sum(finding.passed is False for finding in held)
     aucs, epsilons, claims = (
@@ -222,10 +243,15 @@ def audit(found: RunData) -> Section:
         "What the run claims: p-values of what was seen": (claims, _axis(0.0, 1.0)),
     }
     limited = any(finding.limit is not None or finding.rates for finding in held) or bool(report.untested)
-    fails = bool(failed or report.untested)
+    sought, scope = strongest([each for each in aucs if each.permitted]), scope_line(report)
+    leaks = sum(map(is_found, sought))
+    words = f"{leaks} of {counted(len(sought), 'secret')} found" if sought else "no secret attacked"
+    beside = words if limited or not report.passed else "no limits set"
     return {
-        "verdict": "failed" if fails else "passed" if limited else "no limits set",
-        "tone": "bad" if fails else "good" if limited else "plain",
+        "verdict": "failed" if not report.passed else "passed" if limited else words,
+        "tone": "bad" if not report.passed else "good" if limited else "leak" if leaks else "plain",
+        "beside": [beside, *(["only a part was asked for"] if scope else [])],
+        "scope": scope,
         **{"report": report, "held": len(held), "failed": failed, "limited": limited},
         "worst": worst(report.findings),
         "strongest": [_row(each, axes["AUC"][1]) for each in strongest(aucs)] if len(aucs) > _FEW else [],

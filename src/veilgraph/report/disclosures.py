@@ -59,7 +59,8 @@ GUARDS: Final = MappingProxyType[Protection, Guard](
     }
 )
 """Protection against the receiver, the weakest first."""
-_ORDER: Final = {protection: place for place, protection in enumerate(GUARDS)}
+_ORDER: Final[dict[str, int]] = {protection: place for place, protection in enumerate(GUARDS)}
+_SHOWN: Final = 12  # rows of a table in the terminal
 
 
 def _at_least(records: Iterable[DisclosureRecord]) -> str:
@@ -82,10 +83,25 @@ def _epsilons(records: Iterable[DisclosureRecord]) -> dict[PartyId, str]:
     }
 
 
+def _foremost(rows: Iterable[tuple[str, ...]], protection: int) -> list[tuple[str, ...]]:
+    """The rows, or of more than a dozen those with the weakest protection, which stands in column ``protection``."""
+    found = list(rows)
+    return found if len(found) <= _SHOWN else sorted(found, key=lambda row: _ORDER[row[protection]])[:_SHOWN]
+
+
+def left_out_line(records: Sequence[DisclosureRecord]) -> str:
+    """Say how many rows ``disclosure_table`` leaves out, and where they are; empty for none."""
+    groups = {(each.work, each.party, each.to, each.what, each.protection) for each in records}
+    if len(groups) <= _SHOWN:
+        return ""
+    return f"shown are the {_SHOWN} rows with the weakest protection; the page and --json have all {len(groups)}"
+
+
 def disclosure_table(records: Sequence[DisclosureRecord]) -> Table:
     """Who sent what to whom, by piece of work, of all sessions; records are in the order in which they were written.
 
-    Both ε are those of the newest session; the total is of all sessions before it, too.
+    Of more than a dozen rows it has those with the weakest protection. Both ε are those of the newest session; the
+    total is of all sessions before it, too.
     """
     groups: dict[tuple[str, ...], list[DisclosureRecord]] = defaultdict(list)
     for record in records:
@@ -97,12 +113,17 @@ def disclosure_table(records: Sequence[DisclosureRecord]) -> Table:
         (*words, *_sums_text(group), *(["".join(_epsilons(group).values())] if private else []))
         for words, group in groups.items()
     )
-    return table("Disclosures", columns, rows, caption=f"{_CAPTION} {bound}", bold=lambda row: row[4] == "none")
+    return table(
+        "Disclosures", columns, _foremost(rows, 4), caption=f"{_CAPTION} {bound}", bold=lambda row: row[4] == "none"
+    )
 
 
 def reasons_table(records: Sequence[DisclosureRecord]) -> Table:
-    """Why each thing that was sent may leave its sender or, where nothing protects it, what follows; each once."""
-    rows = dict.fromkeys((record.what, record.protection, record.why) for record in records)
+    """Why each thing that was sent may leave its sender or, where nothing protects it, what follows; each once.
+
+    Of more than a dozen things it has those with the weakest protection.
+    """
+    rows = _foremost(dict.fromkeys((record.what, record.protection, record.why) for record in records), 1)
     return table("Why it may leave", ("what", "protection", "why"), rows, bold=lambda row: row[1] == "none")
 
 

@@ -125,10 +125,10 @@ def _facts(found: RunData, party_file: Path | None) -> dict[str, str]:
         "compared": markdown_table(
             ", ".join(("training", *judged["reference_titles"])),
             ((name, *values) for name, values in judged["references"]),
-            "No comparison is recorded: run veilgraph compare.",
+            f"No comparison is recorded{judged['compare_with'] and ': run ' + judged['compare_with']}.",
         ),
         "risks": markdown_table("risk, what follows in this job", words["risks"]),
-        "findings": "\n\n".join(_findings(page["audit"], is_part=found.is_part)),
+        "findings": "\n\n".join(_findings(page["audit"], found)),
         "privacy": "\n\n".join(_privacy(page["privacy"])),
         "life": markdown_table("holder, total ε, about, limit, releases", life_rows(found, own)),
         "limits": markdown_table(
@@ -161,22 +161,27 @@ def _facts(found: RunData, party_file: Path | None) -> dict[str, str]:
     }
 
 
-def _findings(audit: Section, *, is_part: bool) -> Iterator[str]:
+def _findings(audit: Section, found: RunData) -> Iterator[str]:
     """Yield what an audit found, or how there would be one."""
     if (report := audit["report"]) is None:
-        yield f"No audit is recorded: run veilgraph {'net submit JOB.yaml --work audit' if is_part else 'audit'}."
+        how = "net submit JOB.yaml --work audit" if found.is_part else f"audit {found.path}"
+        yield markdown(f"No audit is recorded: run veilgraph {how}.")
         return
     yield markdown(
         f"An audit of job {report.job} is recorded. Findings: {len(report.findings)}. Of these {audit['held']} had a "
-        f"limit to keep, or had to reveal nothing, and {audit['failed']} failed. Verdict: {audit['verdict']}."
+        f"limit to keep, or had to reveal nothing, and {audit['failed']} failed. Verdict: {audit['verdict']}. "
+        f"{audit['beside'][0].capitalize()}. {audit['scope']}"
     )
     rows = [row for each in audit["tables"] for row in each["rows"]]
     yield markdown_table(
         "attack, evidence, who against whom: secret, figures, verdict, limit",
         ([row["finding"].attack, row["finding"].evidence, *map(row.get, _FOUND)] for row in rows),
     )
-    left = ((each.adversary, each.attack, each.why) for each in report.skipped)
-    yield markdown_table("adversary, attack that was not mounted, why", left, "Every attack was mounted.")
+    left = (
+        (each.adversary, each.attack, f"ended with an error: {each.why}" if each.raised else each.why)
+        for each in report.skipped
+    )
+    yield markdown_table("adversary, attack without a finding, why", left, "Every attack asked for was mounted.")
 
 
 def _privacy(privacy: Section) -> Iterator[str]:

@@ -102,7 +102,7 @@ def _events(found: RunData) -> Iterator[EvidenceEvent]:
             facts = {key: value for key, value in asdict(one).items() if key not in ("adversary", "roc", "figures")}
             yield _event("", one.adversary, "check" if one.attack in CHECKS else "finding", facts)
         for left in audit.skipped:
-            yield _event("", left.adversary, "skipped", {"attack": left.attack, "why": left.why})
+            yield _event("", left.adversary, "skipped", {"attack": left.attack, "why": left.why, "raised": left.raised})
 
 
 def _party_events(party: PartyId, folder: Path) -> Iterator[EvidenceEvent]:

@@ -251,7 +251,7 @@ def expected_table(job: JobSettings, epsilons: Mapping[float, float]) -> Table |
     caption = (
         "On test nodes of public data sets. alone: the label holder, or in averaging each holder, by itself. ε near 0: "
         "what all but the protected data bring, so noise leaves what is above that. no privacy: the same job without "
-        "the setting. Yours are other data: veilgraph compare measures alone and without noise on them."
+        "the setting. Yours are other data: veilgraph compare JOB.yaml measures alone and without noise on them."
     )
     rows, shown = [], None
     for each in facts:

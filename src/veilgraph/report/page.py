@@ -82,8 +82,8 @@ def _head(found: RunData, judgement: Section) -> Section:
     settings, first = found.settings, judgement["headline"]
     where = "all parties on one machine: a simulation, which protects nobody from whoever runs it"
     if found.is_part:
-        software = f" ({found.software})" if found.software else ""
-        where = f"the part of {listed(found.here)} in a run across organisations{software}"
+        where = f"the part of {listed(found.here)} in a run across organisations"
+    where += f" ({found.software})" if found.software else ""
     return {
         "name": settings.name,
         "paradigm": paradigm_of(settings).title,

@@ -54,7 +54,7 @@ class RunData:
         spent: holder → what its ledger came to after its last piece of work, where that is here.
         drift: party → how the tables of its newest prediction have moved since training, where tables were read.
         deals: the name in the certificate of party ``server``; None on one machine.
-        software: versions that the parties stated, session by session; empty on one machine.
+        software: versions that the parties stated, session by session.
     """
 
     path: Path

@@ -89,10 +89,13 @@ def percent(share: float | None) -> str:
     return NOTHING if share is None else f"{100 * share:.1f} %"
 
 
-def run_table(summary: Record, measures: Measures = CLASS_MEASURES) -> Table:
-    """Terminal table of a run's summary: best epoch, figures, seconds per step and bytes sent."""
-    main = measures.main
-    found = table("Result", ("", ">"), [("best epoch", str(summary["best_epoch"]))], header=False)
+def run_table(summary: Record, measures: Measures = CLASS_MEASURES, judge: PartyId = "") -> Table:
+    """Terminal table of a run's summary: best epoch, figures, seconds per step and bytes sent.
+
+    ``judge``: the holder whose own nodes alone the figures are of.
+    """
+    main, title = measures.main, f"Result on {judge}'s own nodes" if judge else "Result"
+    found = table(title, ("", ">"), [("best epoch", str(summary["best_epoch"]))], header=False)
     for split, title in (("val", "validation"), ("test", "test")):
         found.add_row(f"{title} {main.title}", main.shown(summary.get(f"{split}_{main.name}")))
     if alone := summary.get("without_releases"):

@@ -42,7 +42,7 @@ _WAYS: Final[Mapping[str, Callable[[str], str]]] = {
 
 def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
     """Return a sentence on how many of each holder's ``ids`` all holders have, and one on why few are, or empty."""
-    common = _count_common(ids.values())
+    common = count_common(ids.values())
     each = ", ".join(f"{name} {common:,} of {len(own):,} ({common / len(own):.0%})" for name, own in ids.items())
     said = f"ids that are common to all holders: {each}"
     least = min(common / len(own) for own in ids.values())
@@ -50,7 +50,7 @@ def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
         return said, ""
     found = {way: [{*map(change, own)} for own in ids.values()] for way, change in _WAYS.items()}
     counts = {
-        way: _count_common(sets)
+        way: count_common(sets)
         for way, sets in found.items()
         if all(len(some) >= _APART * len(own) for some, own in zip(sets, ids.values(), strict=True))
     }
@@ -58,14 +58,18 @@ def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
     if not best or counts[best] < common + _NOTED * min(map(len, ids.values())):
         if least >= _ENOUGH:
             return said, ""
-        why = "zeros, case, spaces, a prefix or the Unicode form do not explain it: holders may have other people"
+        why = (
+            "zeros, case, spaces, a prefix or the Unicode form do not explain it. Holders may have other people: "
+            "compare a few ids by hand"
+        )
     else:
         why = f"written {best}, {counts[best]:,} would be; write them alike at all holders"
     few = f"less than {_ENOUGH:.0%}" if least < _ENOUGH else "not all"
     return said, f"{few} of a holder's ids are common to all: {why}"
 
 
-def _count_common(ids: Iterable[Iterable[str]]) -> int:
+def count_common(ids: Iterable[Iterable[str]]) -> int:
+    """Count the ids that all holders have."""
     return len(set.intersection(*map(set, ids)))
 
 
@@ -97,7 +101,7 @@ def _spelling_hints(ids: Sequence[str], spelling: IdSettings) -> Iterator[str]:
         yield "some have capitals (ids: {lower: true} at all holders)"
     if not all(each.isascii() for each in ids):
         yield "some have letters beyond ASCII, which others may write otherwise, as ss for ß"
-    yield "others may have other people, or ids of another system"
+    yield "others may have other people, or ids of another system: compare a few by hand"
 
 
 HASH_BYTES: Final = 16

@@ -134,6 +134,7 @@ class PartyDescription:
     Attributes:
         degrees: smallest, median and largest number of incoming edges.
         isolated: nodes without any edge.
+        pairs: different pairs of nodes with an edge in either direction, of a node with itself too.
         classes: class → labelled nodes; None without labels.
         splits: split → nodes; None without labels or targets.
         split_classes: split → class → nodes; None without labels.
@@ -169,6 +170,7 @@ class PartyDescription:
     left_out: tuple[str, ...] = ()
     files: tuple[FileDescription, ...] = ()
     split_classes: dict[str, dict[str, int]] | None = None
+    pairs: int = 0
 
     @property
     def only_class(self) -> str | None:
@@ -182,7 +184,7 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
     table = read_nodes(settings, base)
     incoming, outgoing = np.zeros(table.num_nodes, np.int64), np.zeros(table.num_nodes, np.int64)
     edges, files = [], [replace(each, file=Path(os.path.relpath(each.file, base))) for each in table.counts]
-    names_them = _has_relations(settings.edges)
+    names_them, joined = _has_relations(settings.edges), [np.empty(0, dtype=np.int64)]
     for edge_settings in settings.edges:
         elsewhere = RemoteNodes(settings.party, None)
         read = read_edges(edge_settings, base, table.ids, settings.ids, elsewhere)
@@ -191,6 +193,8 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
             FileDescription(edge_settings.file, str(read.form), int(read.rows.sum()) + read.other + read.outside)
         )
         _add_degrees(read, incoming, outgoing)
+        source, target = read.source.astype(np.int64), read.target.astype(np.int64)
+        joined.append(np.minimum(source, target) << 32 | np.maximum(source, target))
     encoding = fit_encoding(table, "none")
     shape = table.num_nodes, encoding.num_features
     nonzeros = count_nonzeros(table, encoding)
@@ -220,6 +224,7 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
         leaks={} if table.labels is None else dict(_leaking_columns(table, table.labels)),
         graphs=None if table.graphs is None else len(np.unique(table.graphs)),
         files=tuple(files),
+        pairs=len(np.unique(np.concatenate(joined))),
         split_classes=None
         if label is None or table.labels is None or table.splits is None
         else {name: _count_by_name(table.labels[table.splits == at], label.classes) for at, name in enumerate(SPLITS)},

@@ -34,7 +34,7 @@ def embed_command(
 
     Options:
         JOB.yaml (job): The embedding job.
-        --ledger FOLDER: Where the ledger for life of data.graph is, where it is not beside that file.
+        --ledger FOLDER: Folder of the lifetime ledger of data.graph. Default: next to that file.
     """
     said = read_yaml(job, "job file")
     if isinstance(said, Mapping):

@@ -44,7 +44,7 @@ def tune_command(
         JOB.yaml (job): The job to begin from.
         --out DIR: Directory to make, or of a tuning to go on with. Default: runs/<job name>-tuning-<date>-<time>.
         --trials: Trials in all; the first is the job as it is.
-        --seeds: Seeds that settings are judged by the mean of.
+        --seeds: Seeds over whose mean settings are judged.
         --vary KEY=CHOICE: A setting to vary, with LOW..HIGH, 'LOW..HIGH log' or A,B,C; may be given several times.
             Default: what the paradigm says is worth it.
         --alone: Of the label holder's network on its own data alone, for compare --alone.

@@ -13,7 +13,7 @@ from typing import Final, Literal, Self
 from pydantic import ValidationError
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.tables.column_settings import FormatSettings
+from veilgraph.tables.column_settings import Duplicates, FormatSettings
 from veilgraph_wizard import Protected
 
 RANDOM: Final = "random"
@@ -55,6 +55,8 @@ class Choices:
         ends: pairs of columns, the source and the target of a file of edges.
         ranges: column → the least and the largest value that its numbers can have.
         protect: what an ε is to be about, and so must be made of its own row alone.
+        duplicates: which of several rows of one id counts, ``first`` or ``last``; ``refuse``: none may repeat.
+        directed: whether edges lead from the source to the target alone.
     """
 
     id: str | None = None
@@ -70,6 +72,8 @@ class Choices:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     protect: Protected | None = None
     features: frozenset[str] = frozenset()
+    duplicates: Duplicates | None = None
+    directed: bool | None = None
 
     @property
     def of_own_row(self) -> bool:
@@ -103,6 +107,8 @@ class Choices:
         ranges: tuple[str, ...] = (),
         protect: Protected | None = None,
         features: tuple[str, ...] = (),
+        duplicates: Duplicates | None = None,
+        directed: bool | None = None,
     ) -> Self:
         """From texts, as a command is given them.
 
@@ -128,6 +134,8 @@ class Choices:
             dict(map(_range, ranges)),
             protect,
             frozenset(features),
+            duplicates,
+            directed,
         )
 
 

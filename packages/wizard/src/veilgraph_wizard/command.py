@@ -15,6 +15,7 @@ from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import write_whole
 from veilgraph.graph.settings import PARTY_FILE_SUFFIXES
+from veilgraph.tables.column_settings import Duplicates
 from veilgraph_wizard import (
     Protected,
     accounts_command,  # noqa: F401 - registers a command of its own
@@ -52,7 +53,9 @@ def init_command(
     encoding: str | None = None,
     leave_out: list[str] | None = None,
     feature: list[str] | None = None,
+    duplicates: Duplicates | None = None,
     ends: list[str] | None = None,
+    directed: Literal["yes", "no"] | None = None,
     accept: list[str] | None = None,
     ranges: list[str] | None = None,
     protect: Protected | None = None,
@@ -66,19 +69,21 @@ def init_command(
         FILES... (files): Tables, in any order; most ids say which nodes there are.
         --out FILE: The party file to write.
         --party NAME: This holder's name in the job.
-        --id COLUMN (id_column): Ids of the node table.
+        --id COLUMN (id_column): Column of ids of the node table.
         --ids strip,lower: How ids are written alike, as at all holders; unpadded: no zeros in front; exact: as they
             stand.
         --label COLUMN: What is to be predicted: classes.
-        --no-label: This holder is not the label holder.
+        --no-label: This holder has no labels.
         --split COLUMN:DATE:DATE: Train before the first day, validate before the second, test on the rest; or random;
             or random:FILE, by a key that all holders of the same customers have.
-        --as-of DATE: The day of which features tell: later edges are left out.
-        --missing TEXT: What is no value; may be given several times.
+        --as-of DATE: The day on which features were known: later edges are left out.
+        --missing TEXT: Text that stands for no value; may be given several times.
         --encoding NAME: Of text that is not UTF-8, as cp1252.
-        --leave-out COLUMN: No feature; may be given several times.
+        --leave-out COLUMN: Column that is no feature; may be given several times.
         --feature COLUMN: A feature that would be left out; may be given several times.
+        --duplicates: Which of several rows of one id counts; refuse: none may repeat.
         --ends SOURCE:TARGET: The ends of a file of edges; may be given several times.
+        --directed: Whether edges lead from the source to the target alone.
         --accept PARADIGM: Accept what a default job of it reveals, as sealed; may be given several times. Default:
             vertical.
         --range COLUMN:LOW:HIGH (ranges): Numbers that a column can have, which become 0 to 1; may be given several
@@ -112,7 +117,9 @@ def init_command(
         encoding=encoding,
         left_out=tuple(leave_out or ()),
         features=tuple(feature or ()),
+        duplicates=duplicates,
         ends=tuple(ends or ()),
+        directed=None if directed is None else directed == "yes",
         ranges=tuple(ranges or ()),
         protect=protect,
     )
@@ -183,13 +190,13 @@ def init_job_command(
     Options:
         HOLDERS... (holders): Their party files; or, where they are elsewhere, their names alone.
         --out FILE: The job file to write.
-        --label-holder NAME: Who has what is to be predicted. Default: the only party file that has a label.
+        --label-holder NAME: Holder of the labels to predict. Default: the only party file that has a label.
         --paradigm NAME: vertical, sealed, union, horizontal, averaging. Default: union where all tables say whose nodes
             ends of edges are, or one has edges alone; sealed with --protect edge, averaging with --protect node-edges;
             else vertical.
-        --select-by FIGURE: What the best epoch has the best of: accuracy, auc, f1, loss. Default: of two classes auc,
-            where the paradigm can.
-        --protect: By noise, at --epsilon: one edge, one label, or a node with its label and edges
+        --select-by FIGURE: Figure by which the best epoch is chosen: accuracy, auc, f1, loss. Default: of two classes
+            auc, where the paradigm can.
+        --protect: Add noise, so that --epsilon protects one edge, one label, or a node with its label and edges
             (docs/explanation/privacy.md).
         --epsilon E: Total ε of what --protect names. Default: 4.
         --name NAME: Of the job. Default: that of its file.
@@ -225,6 +232,8 @@ def init_job_command(
         echo(f"how many ids are common to all holders is not known: {error}")
     for decision in drafted.decisions:
         echo(f"to decide: {decision}")
+    if paradigm is None and drafted.shows:
+        echo(f"this is a vertical job: {drafted.shows} (--paradigm sealed)")
     echo(
         f"{out} is written; "
         + (

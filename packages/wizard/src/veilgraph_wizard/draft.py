@@ -16,12 +16,13 @@ from veilgraph.core.errors import DataError
 from veilgraph.tables.column_settings import NumberSettings
 from veilgraph.tables.describe import columns_used
 from veilgraph_wizard.choices import Choices, SplitByDate, SplitByKey
-from veilgraph_wizard.guess import Edges, Guess, Nodes, named
+from veilgraph_wizard.guess import Edges, Guess, Nodes, named, plain
 from veilgraph_wizard.sampling import ROWS, Kind, Sample, SampledColumn
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _WORDS: Final = frozenset({"null", "Null", "NULL"})
 _SINCE: Final = "2020-01-01"
+_BIRTH: Final = re.compile(r"birth|born|(^|_)dob($|_)|geburt|geboren|naissance|nacimiento|nascita", re.I)
 _AT_RANDOM: Final = "split: {train: 0.6, val: 0.2, test: 0.2}"
 _EACH_AT_RANDOM: Final = "split: {train: 0.6, val: 0.2, test: 0.2, stratify: false}"
 _NONE: Final = Choices()
@@ -82,13 +83,20 @@ class _Drafting:
     def _nodes(self) -> list[str]:
         found, choices = self._found, self._choices
         lines = ["nodes:", *(f"  {line}" for line in self._file(self._first.sample))]
-        doubt = "  # decide: what all holders call a node by" if choices.id is None else ""
+        across = any(each.holders is not None for each in found.edges)
+        whose = "edges call a node by" if across else "all holders call a node by"
+        doubt = f"  # decide: what {whose}" if choices.id is None else ""
         lines.append(f"  id: {_text(self._first.id.name)}{doubt}")
         if doubt:
-            self._decide(f"nodes.id: is {self._first.id.name!r} what the other holders have too? (--id)")
-        if not self._first.id.is_unique:
+            asked = "what edges call a node by" if across else "what the other holders have too"
+            self._decide(f"nodes.id: is {self._first.id.name!r} {asked}? (--id)")
+        if choices.duplicates is not None:
+            lines.append(f"  duplicates: {choices.duplicates}")
+        elif self._repeats():
             lines.append("  duplicates: first  # decide: some ids have several rows; or last, or refuse")
-            self._decide("nodes.duplicates: some ids have several rows; which counts, the first or the last?")
+            self._decide(
+                "nodes.duplicates: some ids have several rows; which counts, the first or the last? (--duplicates)"
+            )
         lines += [f"  {line}" for line in self._joined()]
         taken = {id(each) for each in (found.label, found.split)}
         entries = [line for each in found.nodes for line in self._features(each, taken)]
@@ -107,6 +115,11 @@ class _Drafting:
                 f"({columns_used(0, self._left_out)})"
             )
         return lines + [f"  {line}" for line in self._labels()]
+
+    def _repeats(self) -> bool:
+        """Whether rows of the sample have the same id, once ids are written alike."""
+        first, alike = self._first.id, self._found.alike if self._choices.ids is None else bool(self._choices.ids)
+        return not first.is_unique or (alike and len({*map(plain, first.known)}) < len(first.known))
 
     def _decide(self, what: str) -> None:
         if what not in self._decisions:
@@ -317,7 +330,8 @@ class _Drafting:
         elif choice is None:
             yield "# decide: at random, or by a date: {by: ..., train_before: 2024-05-01, val_before: 2024-06-01}"
             yield self._at_random()
-            by = next(filter(None, map(_by_date, dates)), "COLUMN:DATE:DATE")
+            dated = (each for each in dates if not _BIRTH.search(each.name))
+            by = next(filter(None, map(_by_date, dated)), "COLUMN:DATE:DATE")
             self._decide(f"nodes.split: at random, or by a date? (--split random, --split {by})")
         else:
             yield self._at_random()
@@ -385,7 +399,11 @@ class _Drafting:
             if not edges.is_shared:
                 lines.append(f"# decay: {{column: {name}, half_life_days: 90, at: {day or _SINCE}{_format(dated)}}}")
         if not edges.is_shared:
-            lines.append("directed: false")
+            directed, comment = self._choices.directed, ""
+            if directed is None:
+                comment = f"  # decide: or true, from {edges.source.name!r} to {edges.target.name!r} alone"
+                self._decide("edges.directed: does it matter who is the source and who the target? (--directed)")
+            lines.append(f"directed: {str(bool(directed)).lower()}{comment}")
         lines.append("unknown: drop  # an edge to an id that is no node's; or error")
         yield from _item(lines, "  ")
 

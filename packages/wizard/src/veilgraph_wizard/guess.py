@@ -115,7 +115,7 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
     nodes = _as_nodes(rest, edges, choices.id)
     if nodes:
         nodes = _most_ids_first(nodes, choices)
-        known = {*map(_plain, distinct_values(nodes[0].sample, nodes[0].id.name))} if len(samples) > 1 else set[str]()
+        known = {*map(plain, distinct_values(nodes[0].sample, nodes[0].id.name))} if len(samples) > 1 else set[str]()
         of_nodes = [each.sample.path for each in nodes if each is nodes[0] or not _is_of_use(each)]
         nodes = [each for each in nodes if each.sample.path in of_nodes]
         others = [each for each in rest if each.path not in of_nodes]
@@ -287,11 +287,11 @@ def _holders(
 
 def _as_nodes(samples: Sequence[Sample], edges: Sequence[Edges], name: str | None) -> list[Nodes]:
     """Those that are of nodes. Ids are the column that other files have most of: a case has a number of its own too."""
-    ends = [Counter(map(_plain, {*each.source.known, *each.target.known})) for each in edges]
+    ends = [Counter(map(plain, {*each.source.known, *each.target.known})) for each in edges]
     numbered = Counter(column.name for each in samples for column in _whole(each))
     again = {column for column, count in numbered.items() if count > 1}
     may_be = {each.path: _ids(each, name, {*chain(*ends)}, again) for each in samples}
-    of = {path: Counter({_plain(value) for column in columns for value in column.known})
+    of = {path: Counter({plain(value) for column in columns for value in column.known})
           for path, columns in may_be.items()}  # fmt: skip
     everywhere = sum([*of.values(), *ends], Counter[str]())
     names = Counter(column.name for columns in may_be.values() for column in columns)
@@ -299,7 +299,7 @@ def _as_nodes(samples: Sequence[Sample], edges: Sequence[Edges], name: str | Non
     for sample in samples:
 
         def shared(column: SampledColumn, own: Counter[str] = of[sample.path]) -> tuple[int, int]:
-            return sum(everywhere[each] > own[each] for each in map(_plain, column.known)), names[column.name]
+            return sum(everywhere[each] > own[each] for each in map(plain, column.known)), names[column.name]
 
         if columns := may_be[sample.path]:
             column = max(columns, key=shared)
@@ -312,7 +312,7 @@ def _as_shared(sample: Sample, known: set[str]) -> Edges | None:
     users = [
         each
         for each in sample.columns
-        if each.known and 2 * sum(_plain(one) in known for one in each.known) >= len(each.known)
+        if each.known and 2 * sum(plain(one) in known for one in each.known) >= len(each.known)
     ]
     values = [each for each in sample.columns if each not in users and len(each.distinct) < len(each.known)]
     values = [each for each in values if _SHARED.search(each.name) or each.written == "text"]
@@ -333,7 +333,7 @@ def _is_of_use(nodes: Nodes) -> bool:
 
 def _checked(edges: Edges, known: set[str]) -> Edges:
     """Edges as their columns are named, or, where no target is a node and sources are, of what these share."""
-    source, target = (sum(_plain(each) in known for each in end.known) for end in (edges.source, edges.target))
+    source, target = (sum(plain(each) in known for each in end.known) for end in (edges.source, edges.target))
     if target or not source or edges.holders is not None:
         return edges
     return Edges(edges.sample, edges.source, edges.target, None, None, edges.dates, is_shared=True)
@@ -368,9 +368,9 @@ def _has_ends(sample: Sample, column: SampledColumn, ends: Set[str]) -> bool:
 
     Few of a table's ids are among the ends of a thousand edges.
     """
-    if 2 * sum(_plain(each) in ends for each in column.known) >= len(column.known):
+    if 2 * sum(plain(each) in ends for each in column.known) >= len(column.known):
         return True
-    return bool(ends) and 2 * len(ends & {*map(_plain, distinct_values(sample, column.name))}) >= len(ends)
+    return bool(ends) and 2 * len(ends & {*map(plain, distinct_values(sample, column.name))}) >= len(ends)
 
 
 def _label_of(nodes: Nodes) -> SampledColumn | None:
@@ -396,12 +396,14 @@ def _prefixed(nodes: Nodes) -> Nodes:
 def _alike(nodes: Sequence[Nodes], labelled: Nodes | None, edges: Sequence[Edges]) -> bool:
     """Whether more ids of other files are among the node table's once white space and case do not count."""
     first = set(nodes[0].id.known)
-    plain = {_plain(value) for value in first}
+    folded = set(map(plain, first))
     others = [each.id for each in (*nodes[1:], *([labelled] if labelled else []))]
     others += [end for each in edges for end in ([each.source] if each.is_shared else [each.source, each.target])]
     values = {value for column in others for value in column.known}
-    return len(plain) == len(first) and sum(_plain(each) in plain for each in values) > len(values & first)
+    few_repeat = len(folded) >= (1 - _MOST_REPEATED) * len(first)
+    return few_repeat and sum(plain(each) in folded for each in values) > len(values & first)
 
 
-def _plain(value: str) -> str:
+def plain(value: str) -> str:
+    """Return an id without white space around it, in lower case."""
     return fold(value.strip())

@@ -24,8 +24,14 @@ from veilgraph_wizard.words import are_words
 _HEAD: Final = """# Keys that are not here have their defaults: docs/reference/settings.md.
 # Any may be replaced for once, as with --set train.epochs=100.
 """
+_SHOWS: Final = (
+    "the server sees sums of embeddings and gradients, which sealed jobs open to nobody; these reached about as much, "
+    "or more, on the data sets of README.md"
+)
 _RANKED: Final = "what the best epoch has the best of on the validation nodes: of two classes, one of them rare"
 _MARGINS: Final = "what the label holder learns of a node: a score, to rank by; classes: less, the class alone"
+_OWN_MARGINS: Final = "what each holder learns of its own nodes: a score, to rank by; classes: less, the class alone"
+_OPEN: Final = f"{_SHOWS}: choose it by veilgraph init --paradigm sealed"
 _NUMBERS: Final = "what is learnt: the tables have numbers to predict"
 _ALIKE: Final = "each holder its own columns, to mean 0 and variance 1"
 _WORDS: Final = "many columns, few of them at a node, as words are: each row to sum 1"
@@ -74,10 +80,11 @@ class ProtectedJob:
 
 @dataclass(frozen=True)
 class JobDraft:
-    """The text of a job file, and what somebody is still to decide or mend."""
+    """The text of a job file, what is still to decide or mend, and what the job shows that a sealed one does not."""
 
     text: str
     decisions: tuple[str, ...]
+    shows: str = ""
 
 
 def draft_job(
@@ -115,6 +122,7 @@ def draft_job(
     elif (first := next((each.party for each in here.values() if each.nodes.label is not None), names[0])) != names[0]:
         data["label_holder"] = first
     comments = {
+        **({"paradigm": _OPEN} if paradigm == "vertical" else {}),
         "across": _ACROSS,
         "parties": _HERE,
         "holders": _APART,
@@ -128,7 +136,7 @@ def draft_job(
         content["train"] = {"select_by": select_by}
     elif any(label is not None and len(label.classes) == 2 for label in (each.nodes.label for each in here.values())):
         _take(content, comments, "train.select_by", "auc", _RANKED)
-        _take(content, comments, "output", "margins", _MARGINS)
+        _take(content, comments, "output", "margins", _MARGINS if is_aligned else _OWN_MARGINS)
     if any(settings.nodes.target is not None for settings in here.values()):
         _take(content, comments, f"{paradigm}.task", {"name": "values"}, _NUMBERS)
     features = [feature for settings in here.values() for feature in settings.nodes.features]
@@ -140,7 +148,8 @@ def draft_job(
     if any(each.directed for each in edges):
         _take(content, comments, "model.directed", True, "some of the tables' links go one way")
     job = parse_job(content)
-    return JobDraft(_HEAD + _text(content, comments), (*_unlike(list(here.values())), *_refused(job, here)))
+    decisions = (*_unlike(list(here.values())), *_refused(job, here))
+    return JobDraft(_HEAD + _text(content, comments), decisions, _SHOWS if paradigm == "vertical" else "")
 
 
 def _scale(content: dict[str, Any], comments: dict[str, str], here: Sequence[PartySettings]) -> None:
@@ -223,7 +232,7 @@ def _refused(job: JobSettings, here: Mapping[Path, PartySettings]) -> list[str]:
         for path, holder in holders.items()
     }
     refused = [(path, said) for path, said in found.items() if said]
-    by_paradigm = " (veilgraph data init --accept)"  # settles names of default jobs alone
+    by_paradigm = f" (veilgraph data init --accept {job.paradigm})"  # settles names of default jobs alone
     hints = ["" if adds_noise(job) or "limits.leakage" not in said else by_paradigm for _, said in refused]
     return [f"{path} refuses such a job{hint}: {said}" for (path, said), hint in zip(refused, hints, strict=True)]
 

@@ -7,7 +7,8 @@ All a party keeps is in its part of the run directory.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from veilgraph.core.arguments import (
     resuming,
     wrong_type,
 )
-from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.randomness import private_seed
 from veilgraph.core.text import human_bytes
 from veilgraph.core.trace import merge_traces, write_trace
@@ -200,7 +201,8 @@ def train(
             run.party(party).record_views(view_size(settings, view_passes))
         if profile:
             write_trace(run.party(party).trace_path, [], {})  # which every later training of the party renews
-    return _train(run, "train", options)
+    with _discarded_if_refused(run):
+        return _train(run, "train", options)
 
 
 def resume(path: str | Path, options: RunOptions | None = None, *, restart: bool = False) -> TrainResult:
@@ -287,7 +289,8 @@ def align(
         raise ConfigError("data.parties: only tables are aligned; name each holder's party file (.yaml)")
     settings = inputs.settings
     run = _create_run(out, inputs, private_seeds=False, warns=parties is not None)
-    _run(run, "align", options)
+    with _discarded_if_refused(run):
+        _run(run, "align", options)
     graphs = {name: load_party(run.party(name).graph_path) for name in settings.data.names}
     counts = {name: graph.num_nodes if settings.is_aligned else graph.common for name, graph in graphs.items()}
     return counts if not settings.is_aligned else counts | {"": graphs[settings.data.names[0]].common}
@@ -307,6 +310,16 @@ def _create_run(out: Path, inputs: Inputs, *, private_seeds: bool, warns: bool) 
             inputs.passing[0],
         )
     return run
+
+
+@contextmanager
+def _discarded_if_refused(run: RunDirectory) -> Iterator[None]:
+    """Leave nothing of a run that is refused before anything of the data is sent."""
+    try:
+        yield
+    except (ConfigError, DataError):
+        run.discard_unsent()
+        raise
 
 
 def _train(run: RunDirectory, work: SimulatedWork, options: RunOptions) -> TrainResult:

@@ -52,7 +52,13 @@ from veilgraph.runtime.store.predictions import (
     save_predictions,
 )
 from veilgraph.runtime.store.run_directory import TABLES, PartyStore, Record, RunDirectory, load_tensors, save_tensors
-from veilgraph.runtime.store.session_log import Phase, TrafficLog, traffic_rows
+from veilgraph.runtime.store.session_log import (
+    Phase,
+    TrafficLog,
+    installed_software,
+    record_software,
+    traffic_rows,
+)
 
 Work = Literal["align", "train", "resume", "predict", "audit"]
 Auditor = Callable[[RunDirectory, PartyId, Link], None]
@@ -271,6 +277,8 @@ def run_simulated(
         agree_on_job(recorder, settings, party, organisation)
     restarts = work == "restart" or (organisation is not None and organisation.settings.limits.restart)
     done: Work = "resume" if work == "restart" else work
+    versions = installed_software()
+    record_software(run.party_path(party), done, dict.fromkeys((*settings.data.names, SERVER), versions))
     run_party(SessionSpec(run, party, done, custom, organisation, machines, restarts), recorder, recorder)
 
 

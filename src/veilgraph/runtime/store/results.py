@@ -17,7 +17,7 @@ from veilgraph.core.files import read_json, write_json
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import load_party
-from veilgraph.protocol.job import adds_noise
+from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.plain_fitting import Inputs, Progress
 from veilgraph.runtime.store import ALONE, LEDGER_SUMMARY
@@ -96,6 +96,14 @@ class Comparison:
         return {name: value for name, value in others.items() if value is not None}
 
 
+def judge_of(job: JobSettings, summary: Record) -> PartyId:
+    """The holder whose own nodes alone the test figures of a run's summary are of; empty where they are of all."""
+    own = summary.get("alone", {}).get(job.data.label_party, {}).get("together", {})
+    figures = [key for key in own if key.startswith("test_")]
+    is_own = bool(figures) and all(own[key] == summary.get(key) for key in figures)
+    return job.data.label_party if is_own else ""
+
+
 def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(lambda records: None)) -> Comparison:
     """Train a complete run's network on each holder's data alone and on all data pooled; write compared.json.
 
@@ -114,10 +122,7 @@ def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(l
             pooled = paradigm.baselines.pooled(inputs, progress).summary
     how = {key: together[key] for key in ("best_epoch", "seconds_per_step")}
     here = {party: {**how, **found["together"]} for party, found in together.get("alone", {}).items()}
-    own = here.get(job.data.label_party, {})
-    figures = [key for key in own if key.startswith("test_")]
-    is_own = bool(figures) and all(own[key] == together.get(key) for key in figures)
-    found = Comparison(together, alone, pooled, here, job.data.label_party if is_own else "")
+    found = Comparison(together, alone, pooled, here, judge_of(job, together))
     write_json(run.path / COMPARED, found.summaries())
     return found
 

@@ -41,6 +41,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -67,12 +68,13 @@ from veilgraph.core.files import (
     write_whole,
 )
 from veilgraph.core.tensor_file import OPENED, FolderKeeper, Record, load_tensors, save_tensors
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import Kind, PartyId
 from veilgraph.graph.party import pack_ids, unpack_ids
 from veilgraph.link.view import ViewFile
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.job_file import read_job
+from veilgraph.runtime.store import LEDGER, SENDING
 from veilgraph.runtime.store.checkpoints import Checkpoints
 
 __all__ = ["PartyStore", "Record", "RunDirectory", "load_tensors", "save_tensors"]
@@ -89,6 +91,7 @@ _PASSES: Final = "passes.json"
 TABLES: Final = "tables"
 """Where a party's part of a run has the tables that were brought in memory."""
 _ASIDE: Final = "metrics.replaced.jsonl"
+_FACTS: Final = Kind.HELLO.name.lower()
 _RECORD: Final = TypeAdapter(Record)
 _COUNTS: Final = TypeAdapter(dict[str, int])
 
@@ -137,6 +140,21 @@ class RunDirectory:
         with locked(self.path, f"{self.path} is in use by another process; wait for it, or stop it", wait_s=wait_s):
             remove_temporary_files(self.path)
             yield
+
+    def discard_unsent(self) -> None:
+        """Remove the run where its parties, which have ended, sent nothing but facts of the job; else leave it.
+
+        A ledger, a checkpoint or a party still at work leaves it as well: nothing that was paid for or sent is lost.
+        """
+        parties = [*self.path.glob("parties/*")]
+        if self.begun() or any((each / name).exists() for each in parties for name in (SENDING, LEDGER)):
+            return
+        for path in (each / "disclosures.jsonl" for each in parties):
+            if path.is_file() and any(
+                json.loads(line)["kind"] != _FACTS for line in path.read_text("utf-8").splitlines()
+            ):
+                return
+        shutil.rmtree(self.path)
 
     def begun(self) -> bool:
         """Whether a party's checkpoint is here."""
