@@ -123,6 +123,10 @@ class SealedJob(JobSettings):
     """null: all common nodes are predicted; a number: in all predictions of the run so many, which the label holder
     names and nobody else learns, and none after training
     """
+    online: bool = False
+    """with named_nodes, across organisations: a prediction opens nothing, and holders keep shares of every node's; the
+    label holder opens single nodes later, for net serve, and the others see how many and when
+    """
     release: Literal["none", "holders"] = "none"
     """holders: each learns the first layer's weights of its columns after training; none: all weights stay in shares
     """
@@ -157,6 +161,19 @@ class SealedJob(JobSettings):
                 f"train.select_by={self.train.select_by} its length depends on how steps are judged: set "
                 "train.select_by to last, or dealer_checks to 0"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_online(self) -> Self:
+        rules = (
+            ("named_nodes: null", self.named_nodes is None, "set named_nodes to the most nodes that may be opened"),
+            ("data.holders: no names", not self.data.is_apart, "name the holders: on one machine no share is hidden"),
+            ("privacy", self.privacy is not None, "leave privacy out: noisy votes are opened with the predictions"),
+            (f"paradigm: {self.paradigm}", self.paradigm != "sealed", "leave it out: one holder has to ask"),
+        )
+        for name, broken, way_out in rules if self.online else ():
+            if broken:
+                raise ValueError(f"online=True with {name}: {way_out}")
         return self
 
     @override
@@ -199,6 +216,7 @@ class SealedJob(JobSettings):
         """What is predicted; with ``privacy`` of the data as trained, for the same noise on other data would cancel."""
         return Outcome(
             predicts_named=self.named_nodes is not None,
+            keeps_shares=self.online,
             opens_classes_alone=self.output == "classes",
             predicts_as_trained=self.privacy is not None,
         )
