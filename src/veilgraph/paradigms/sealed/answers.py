@@ -169,7 +169,7 @@ class AskingHolder(AnsweringHolder, Answers):
     def forward(self, step: int, epoch: int | None) -> None:
         """Open what is wanted, in one message to each other holder; where nothing is, look whether all are there."""
         with self._asks:
-            self._asks.wait_for(lambda: self._wanted, _LOOK_S)
+            self._asks.wait_for(lambda: self._wanted or self._failure, _LOOK_S)
             # Sorted: in which order callers asked is nobody else's business.
             positions = torch.tensor(sorted(islice(self._wanted, MOST_POSITIONS)), dtype=torch.int64)
         link, others = self.session.link, [each for each in self.session.holders if each != self._learner]

@@ -166,14 +166,14 @@ class SealedJob(JobSettings):
     @model_validator(mode="after")
     def _check_online(self) -> Self:
         rules = (
-            ("named_nodes: null", self.named_nodes is None, "set named_nodes to the most nodes that may be opened"),
-            ("data.holders: no names", not self.data.is_apart, "name the holders: on one machine no share is hidden"),
-            ("privacy", self.privacy is not None, "leave privacy out: noisy votes are opened with the predictions"),
-            (f"paradigm: {self.paradigm}", self.paradigm != "sealed", "leave it out: one holder has to ask"),
+            (self.named_nodes is None, "named_nodes=null: set it to the most nodes that may be opened"),
+            (not self.data.is_apart, "data.holders does not name them: on one machine no share is hidden; name them"),
+            (self.privacy is not None, "privacy is set: noisy votes open with the predictions; leave one of both out"),
+            (self.paradigm != "sealed", f"paradigm={self.paradigm}: several holders would ask; leave online out"),
         )
-        for name, broken, way_out in rules if self.online else ():
+        for broken, why in rules if self.online else ():
             if broken:
-                raise ValueError(f"online=True with {name}: {way_out}")
+                raise ValueError(f"online=True and {why}")
         return self
 
     @override
