@@ -220,7 +220,13 @@ def test_the_socket_answers_questions_alone(tmp_path: Path, monkeypatch: pytest.
         (path,) = store.path.glob("*.socket")
         monkeypatch.chdir(store.path)  # an address has 108 bytes
         assert oct(path.stat().st_mode)[-3:] == "600"
-        for line in (b"", b"{}\n", b'{"prepared": 1, "nodes": [1]}\n', b'{"prepared": "first", "nodes": []}\n', b"\xff\n"):
+        for line in (
+            b"",
+            b"{}\n",
+            b'{"prepared": 1, "nodes": [1]}\n',
+            b'{"prepared": "first", "nodes": []}\n',
+            b"\xff\n",
+        ):
             with socket.socket(socket.AF_UNIX) as asks:
                 asks.connect(str(path.relative_to(Path.cwd())))
                 asks.sendall(line)

@@ -180,11 +180,11 @@ class AskingHolder(AnsweringHolder, Answers):
                     gather(link, [other], Tag(Kind.SHARE, self._messages + 1), (0, width), dtype)
             return
         self._messages += 1
-        self._naming.open(self._learner, self._prepared, positions)
+        broadcast(link, others, Tag(Kind.POSITIONS, self._messages), positions)
+        self._naming.open(self._learner, self._prepared, positions)  # while the others do
         with self._asks:
             self._counted |= set(positions.tolist())
             self._left = self._naming.left(self._learner)
-        broadcast(link, others, Tag(Kind.POSITIONS, self._messages), positions)
         tag = Tag(Kind.SHARE, self._messages)
         for other in others:
             while not link.comes(other, tag, _LOOK_S):  # those who ask give up before
@@ -193,19 +193,18 @@ class AskingHolder(AnsweringHolder, Answers):
         self._keep(positions, sum_parts([self._share[positions], *shares.values()]))
 
     def _keep(self, positions: Tensor, values: Tensor) -> None:
-        """Save what was opened, and give it to those who asked for it."""
+        """Give what was opened to those who asked for it, and save it: a killed session asks again, at no count."""
         found, opened = values.to(torch.float64) * 2.0**-self._bits, self._order[positions]
         logits = logits_of(found) if self._job.output == "margins" else certain_logits(found, self._classes)
         nodes, probabilities = torch.cat([self._nodes, opened]), torch.cat([self._probabilities, logits.softmax(1)])
-        self.session.keeper.put(
-            ANSWERED, {"nodes": nodes, "probabilities": probabilities}, {"prepared": self._prepared}
-        )
         with self._asks:
             self._rows |= {node: row for row, node in enumerate(opened.tolist(), len(self._nodes))}
             self._nodes, self._probabilities = nodes, probabilities
             for position in positions.tolist():
                 self._wanted.pop(position)
             self._asks.notify_all()
+        kept = {"nodes": nodes, "probabilities": probabilities}
+        self.session.keeper.put(ANSWERED, kept, {"prepared": self._prepared})
 
 
 def _agree(session: RoleContext, prepared: str, nodes: int, refuses: str) -> Start:

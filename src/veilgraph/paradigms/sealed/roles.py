@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
@@ -128,7 +129,7 @@ class NamedNodes:
         Raises ``ProtocolError``, and counts nothing: more are new than ``party`` may still open.
         """
         before, left = self.opened(prepared), self.left(party)
-        opened = torch.tensor(sorted({*before.tolist(), *positions.tolist()}))
+        opened = torch.from_numpy(np.union1d(before.numpy(), positions.numpy()))
         new = len(opened) - len(before)
         if new > left:
             raise ProtocolError(
