@@ -308,7 +308,7 @@ def test_single_nodes_are_opened_again_after_a_holder_was_killed(consortium: Con
         before = opened(1, 2)
         (process,) = job_processes(consortium, "B")
         os.kill(process, signal.SIGKILL)
-        with pytest.raises(RunError) as caught:
+        with pytest.raises(RunError) as caught:  # noqa: PT012 - one after the other
             while True:  # until A knows
                 with suppress(LinkTimeout):
                     asyncio.run(ask_session(folder, prepared, [3]))

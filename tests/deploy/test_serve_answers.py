@@ -50,6 +50,8 @@ class Opens(Answers):
         self.stopped = threading.Event()
         self.may = threading.Event()
         self.may.set()
+        self.failed = False
+        self.waits = threading.Event()
 
     @override
     def setup(self, held: Sequence[Any]) -> Any:
@@ -68,8 +70,11 @@ class Opens(Answers):
     def ask(self, prepared: str, nodes: Sequence[int], wait_s: float) -> Predicted:
         if prepared != self.prepared:
             raise RunError("ask again", code="other-prediction")
+        self.waits.set()
         if not self.may.wait(wait_s):
             raise LinkTimeout("ask again")
+        if self.failed:
+            raise RunError("the session has ended", code="ended")
         if len({node for some in (*self.asked, nodes) for node in some}) > self.most:
             raise RunError("named_nodes=3", code="used-up")
         self.asked.append(list(nodes))
@@ -77,6 +82,7 @@ class Opens(Answers):
 
     @override
     def fail(self, error: BaseException) -> None:
+        self.failed = True
         self.may.set()
 
 
@@ -211,6 +217,15 @@ def test_a_holder_that_is_away_delays_nobody_else(
             assert [each.result()[0] for each in waiting] == [503, 503]
         role.may.set()
         assert caller.predict("C2")[0] == 200
+        role.may.clear()
+        monkeypatch.setattr(answering, "ANSWER_S", 60)
+        with ThreadPoolExecutor(1) as pool:
+            role.waits.clear()
+            waiting = [pool.submit(caller.predict, "C3")]
+            assert role.waits.wait(5)
+            role.stopped.set()
+            status, found = waiting[0].result(9)
+            assert (status, found["detail"]) == (503, "the session has ended")
 
 
 def test_the_socket_answers_questions_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

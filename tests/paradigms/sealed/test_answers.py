@@ -28,16 +28,17 @@ from veilgraph.graph.party import load_party
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
 from veilgraph.link.wrapper import Wrapper
-from veilgraph.paradigms.sealed.answers import MOST_POSITIONS
+from veilgraph.paradigms.sealed import answers
 from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.roles import NamedNodes
-from veilgraph.paradigms.sealed.settings import SealedJob, sealed
+from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.judge import Answers
 from veilgraph.protocol.messages import revelation_causes
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.role import Role, RoleContext
+from veilgraph.runtime.launch.site import why_occupied
 from veilgraph.runtime.store.predictions import load_predictions, name_next_nodes
 from veilgraph.runtime.store.run_directory import PartyStore, load_tensors
 from veilgraph.samples.organisations import export_organisations
@@ -302,9 +303,10 @@ def test_no_more_nodes_are_opened_than_the_job_says(sites: Sites) -> None:
 def test_a_new_prediction_has_other_positions_and_the_same_count(sites: Sites) -> None:
     with session(sites) as running:
         running.ask(0, 1, 2)
-        old = running.name
+        old, opened = running.name, running.positions()[0]
     sites.run("predict")
     assert sites.left() == MOST - 3
+    check(cheated(sites, torch.tensor(opened)), code="used-up", value=3)  # the same positions are of other nodes now
     with session(sites) as running:
         with refused(RunError, code="other-prediction", value=old):
             running.asked.ask(old, [0], WAIT_S)
@@ -341,7 +343,6 @@ def cheated(sites: Sites, *messages: Tensor) -> BaseException:
         "one twice": ("positions", torch.tensor([3, 3])),
         "below": ("positions", torch.tensor([-1])),
         "beyond": ("positions", torch.tensor([0, NODES])),
-        "too many": ("positions", torch.arange(MOST_POSITIONS + 1)),
         "more than the job says": ("used-up", torch.arange(MOST + 1)),
         "another type": ("shape", torch.zeros(1, dtype=torch.int32)),
         "another shape": ("shape", torch.zeros((1, 1), dtype=torch.int64)),
@@ -350,6 +351,16 @@ def cheated(sites: Sites, *messages: Tensor) -> BaseException:
 def test_a_label_holder_that_cheats_is_refused_and_named(sites: Sites, code: str, message: Tensor) -> None:
     check(cheated(sites, message), code=code, party="A")
     assert sites.left() == MOST
+
+
+def test_a_message_has_so_many_positions_and_more_are_asked_for_in_several(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "MOST_POSITIONS", 2)
+    check(cheated(sites, torch.arange(3)), code="positions", party="A")
+    with session(sites) as running:
+        assert running.ask(*range(MOST)).shape == (MOST, 3)
+        assert [len(each) for each in running.positions()] == [2, 2, 1]
 
 
 def test_a_label_holder_that_counts_nothing_is_refused_over_all_sessions(sites: Sites) -> None:
@@ -414,11 +425,14 @@ class Waits(Wrapper):
 def test_who_asks_does_not_wait_for_ever_and_finds_the_answer_later(sites: Sites) -> None:
     Waits.may.clear()
     with session(sites, Waits) as running:
-        with pytest.raises(LinkTimeout):
-            running.ask(0, wait_s=0.1)
+        for nodes in ((0,), (1, 2, 3)):
+            with pytest.raises(LinkTimeout):
+                running.ask(*nodes, wait_s=0.2)
+        with refused(RunError, code="used-up", value=5):  # those that wait count as well
+            running.ask(4, 5)
         Waits.may.set()
-        assert running.ask(0).shape == (1, 3)
-        assert sites.left() == MOST - 1
+        assert running.ask(0, 1, 2, 3).shape == (4, 3)
+        assert sites.left() == MOST - 4
         with refused(ConfigError, key="nodes", value=NODES):
             running.ask(NODES)
     with refused(RunError, code="ended"):
@@ -465,8 +479,7 @@ def test_a_job_that_cannot_be_online_is_refused(changes: Settings) -> None:
         parse_job({**base, **changes})
 
 
-def test_a_job_that_is_not_online_has_no_such_session(prepared: Sites, tmp_path: Path) -> None:
-    sites = prepared.copy(tmp_path / "sites")
-    job: SealedJob = sealed(parse_job(merge(sites.job.model_dump(mode="json"), {"online": False})))
-    with refused(ConfigError, code="refused"):
-        apart(sites.folder, sites.files, job, "answer")
+def test_a_job_that_is_not_online_has_no_such_session(tmp_path: Path) -> None:
+    for paradigm in ("sealed", "vertical"):
+        job = parse_job({"paradigm": paradigm, "data": {"holders": ["A", "B"]}})
+        assert why_occupied(tmp_path, job, "answer", resume=False).startswith("online=false")
