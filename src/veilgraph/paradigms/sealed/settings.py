@@ -124,8 +124,8 @@ class SealedJob(JobSettings):
     names and nobody else learns, and none after training
     """
     online: bool = False
-    """with named_nodes, across organisations: a prediction opens nothing, and holders keep shares of every node's; the
-    label holder opens single nodes later, for net serve, and the others see how many and when
+    """with named_nodes, across organisations: holders keep shares of predictions, which stay closed; for net serve the
+    label holder opens single nodes, and the others see how many and when
     """
     release: Literal["none", "holders"] = "none"
     """holders: each learns the first layer's weights of its columns after training; none: all weights stay in shares

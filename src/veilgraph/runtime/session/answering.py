@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.errors import LinkTimeout, RunError, VeilgraphError
+from veilgraph.core.errors import RunError, VeilgraphError
 from veilgraph.core.settings import Exact
 from veilgraph.protocol.judge import Answers
 from veilgraph.protocol.role import Role
@@ -124,14 +124,14 @@ class _Asked(socketserver.StreamRequestHandler):
         except ValidationError:
             return _Answer(problem="not a question of this release", code="question")
         except VeilgraphError as error:
-            return _Answer(problem=str(error), code=error.code or type(error).__name__)
+            return _Answer(problem=str(error), code=error.code)
         return _Answer(probabilities=found.probabilities.tolist())
 
 
 async def ask_session(folder: Path, prepared: str, nodes: Sequence[int]) -> Tensor:
     """Ask the session at a label holder's part of a run for rows of the prediction ``prepared``: float64 [k, C].
 
-    Raises ``RunError`` as ``Answers.ask``, with code "no-session" where none runs here; ``LinkTimeout`` likewise.
+    Raises ``RunError`` of the code that ``Answers.ask`` has raised, or "no-session": none runs here.
     """
     parts = []
     for start in range(0, len(nodes), _MOST_NODES):
@@ -150,8 +150,6 @@ async def _ask(folder: Path, question: _Question) -> Tensor:
             found = _Answer.model_validate_json(await reader.read())
     except (OSError, ValidationError) as error:
         raise RunError(gone, code="no-session") from error
-    if found.code == LinkTimeout.__name__:
-        raise LinkTimeout(found.problem)
     if found.problem:
         raise RunError(found.problem, code=found.code)
     return torch.tensor(found.probabilities, dtype=torch.float64)
