@@ -286,6 +286,9 @@ def test_a_job_across_organisations_answers_over_https(pair: tuple[Path, Path], 
         assert sum(found["predictions"][0]["probabilities"].values()) == pytest.approx(1, abs=1e-5)
         assert caller.predict("C000003", "C000020")[0] == 200
         assert caller.predict("C000004")[0] == 409
+        patch.setattr("veilgraph.runtime.launch.site.LAST_JOB_S", 0.1)
+        with pytest.raises(RunError, match="in use by another"):  # two sessions would count by one file
+            apart(tmp_path, files, settings, "answer")
         stop.set()
         thread.join(30)
         assert not thread.is_alive()
