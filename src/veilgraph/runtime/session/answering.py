@@ -37,7 +37,7 @@ _SOCKET: Final = "answers.socket"
 _MOST_NODES: Final = 10_000
 _MOST_BYTES: Final = 1 << 18
 _QUESTION_S: Final = 5.0
-_NOTE_S: Final = 2.0
+_NOTE_S: Final = 10.0
 
 
 class _Question(Exact):
