@@ -198,6 +198,7 @@ SEALED_ALONE = {
     "predicted-margins",
     "named-classes",
     "named-margins",
+    "answer-times",
     "noisy-votes",
     "released-weights",
     "sealed-scores",

@@ -1,9 +1,13 @@
 """Jobs of every kind over the real engine, in ``make nightly``: as in ``test_network``, a consortium for all."""
 
+import asyncio
 import json
+import os
+import signal
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,14 +19,14 @@ from typer.testing import CliRunner
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 from tests import nightly
-from tests.deploy.consortium import HOLDERS, JOB, Consortium, await_quiet, job
+from tests.deploy.consortium import HOLDERS, JOB, Consortium, await_quiet, job, job_processes
 from tests.deploy.same_here import model_of, run_here
 from tests.errors import refused
 from veilgraph.cli import app
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.checking import check_sites
-from veilgraph.deploy.control import logs, status
+from veilgraph.deploy.control import logs, status, stop
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.progress import SiteJob, SiteJobs, epsilon_of, traffic_of
 from veilgraph.graph.settings import DataSettings, PartitionSettings
@@ -30,8 +34,10 @@ from veilgraph.link.identity import load_roots
 from veilgraph.protocol.consent import Journal, all_waiting, count
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import load_result, predict, resume
+from veilgraph.runtime.session.answering import ask_session
+from veilgraph.runtime.store.predictions import load_predictions
 from veilgraph.runtime.store.records import certified_names, verify
-from veilgraph.runtime.store.run_directory import RunDirectory
+from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 from veilgraph.samples.organisations import export_parts
 
 pytestmark = nightly
@@ -46,6 +52,15 @@ SEALED: Final = job(
     data={"holders": list(HOLDERS), "label_holder": "A"},  # a run in one process would scale columns once more
     train={"epochs": 20, "checkpoint_every": 10, "select_by": "last"},
 )
+
+
+ONLINE: Final[dict[str, Any]] = {
+    "paradigm": "sealed",
+    "model": {"blocks": ["own"]},
+    "train": {"epochs": 20, "checkpoint_every": 10, "select_by": "last"},
+    "named_nodes": 4,
+    "online": True,
+}
 
 
 def test_a_sealed_job_shows_the_label_holder_its_classes_and_the_relay_nothing(
@@ -269,3 +284,43 @@ def test_a_horizontal_job_from_tables_is_the_run_in_one_process(consortium: Cons
         assert found.summary["test_accuracy"] == whole.summary["test_accuracy"]
         assert found.predictions.ids == tuple(here.party(party).ids() or ())
         assert predict(found.path, ids=found.predictions.ids[:1]).ids == found.predictions.ids[:1]
+
+
+def test_single_nodes_are_opened_again_after_a_holder_was_killed(consortium: Consortium) -> None:
+    """By sessions that are submitted one after the other; counts and what was opened stay."""
+    settings = job("online", **{**ONLINE, "data": {**JOB["data"], "holders": ["A", "B"]}})
+    with consortium.changed("limits: {leakage: [named-classes, answer-times]}"):
+        consortium.submit(settings)
+        consortium.submit(settings, "predict")
+        folder = consortium.run("A", "online").party_path("A")
+        prepared = load_predictions(PartyStore(folder)).prepared
+
+        def opened(*nodes: int) -> torch.Tensor:
+            """Once a session is there."""
+            deadline = time.monotonic() + 60
+            while True:
+                with suppress(RunError):
+                    return asyncio.run(ask_session(folder, prepared, nodes))
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+
+        consortium.submit(settings, "answer", wait=False)
+        before = opened(1, 2)
+        (process,) = job_processes(consortium, "B")
+        os.kill(process, signal.SIGKILL)
+        code = "link-timeout"
+        while code == "link-timeout":  # until A knows
+            with pytest.raises(RunError) as caught:
+                asyncio.run(ask_session(folder, prepared, [3]))
+            code = caught.value.code
+        assert code in ("ended", "no-session")
+        await_quiet(consortium)
+        with refused(RunError, code="no-session"):
+            asyncio.run(ask_session(folder, prepared, [3]))
+        consortium.submit(settings, "answer", wait=False)
+        assert torch.equal(opened(1, 2), before)
+        assert opened(3, 4).shape == (2, before.shape[1])
+        with refused(RunError, code="used-up"):
+            asyncio.run(ask_session(folder, prepared, [5]))
+        stop(consortium.network.administrator, None)
+        await_quiet(consortium)

@@ -143,6 +143,13 @@ BALANCED: dict[str, Any] = {"train": {"class_weights": "balanced"}}
 
 # What is said
 
+
+def online_job(output: str) -> JobSettings:
+    """Of two holders, B of which has the labels."""
+    told = {"paradigm": "sealed", "data": {"holders": ["A", "B"], "label_holder": "B"}, "train": {"select_by": "last"}}
+    return parse_job({**told, "named_nodes": 5, "online": True, "output": output})
+
+
 SEALED: dict[str, JobSettings] = {
     "sealed, noise on edges": sealed_job(2, voting(epsilon_total=4.0)),
     "sealed, noise on records": record_job(3),
@@ -156,6 +163,7 @@ SEALED: dict[str, JobSettings] = {
     "union, named": union_job(3, {"named_nodes": 5, "output": "classes"}),
     "union, named margins, edges across at one": union_job(3, {"named_nodes": 5, "across": "C"}),
     "sealed, named margins": sealed_job(2, {"named_nodes": 5, "output": "margins"}),
+    **{f"sealed, online, {output}": online_job(output) for output in ("classes", "margins")},
 }
 
 

@@ -187,7 +187,7 @@ def _metrics_address(text: str | None, beyond: bool) -> Address | None:
 def submit_command(
     job: Path,
     kit: KitOption,
-    work: Literal["train", "align", "predict", "audit"] = "train",
+    work: Literal["train", "align", "predict", "answer", "audit"] = "train",
     overrides: Overrides = None,
     resume: bool = False,
     retries: Annotated[int, option(min=0)] = 0,
@@ -199,8 +199,9 @@ def submit_command(
     Options:
         JOB.yaml (job): The job; data.holders names the holders.
         --work WORK: train: align the tables if need be, and train. align: only that. predict: with the trained run, for
-            all nodes that the tables have in common now. audit: every holder has the others attack it with what they
-            saw, where all allow it.
+            all nodes that the tables have in common now. answer: with online, open single nodes for net serve at the
+            label holder, from the shares that the newest prediction kept, until it is stopped. audit: every holder has
+            the others attack it with what they saw, where all allow it.
         --resume: Go on with the run of this name from the parties' checkpoints.
         --retries: After a lost party or connection, go on with --resume so many times.
     """

@@ -98,6 +98,8 @@ class Kind(IntEnum):
     """What the server has made of sums over the holders: the weights that all have, or how well these do."""
     ROW_ORDER = 37
     """Where the common nodes, as an alignment lists them, stand in the order of rows."""
+    POSITIONS = 38
+    """Positions in an order that only the sender knows, of which the receiver is to send its shares."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -158,13 +158,13 @@ class Route:
     """What is offered at a path.
 
     Attributes:
-        make: a request's body → the answer; called in the door's own thread, one at a time.
+        make: a request's body → the answer, or what it is awaited from; called in the door's own thread, one at a time.
         method: the only one.
         refuses: the request's ``Authorization`` → the answer instead, before its body is read; None: go on.
         max_body_bytes: of a body; a longer one is refused.
     """
 
-    make: Callable[[bytes], Page]
+    make: Callable[[bytes], Page | Awaitable[Page]]
     method: str = "GET"
     refuses: Callable[[str], Page | None] = lambda _: None
     max_body_bytes: int = 0
@@ -325,7 +325,8 @@ class _Caller:
             if len(body) > route.max_body_bytes:
                 return problem(413, f"a request has at most {route.max_body_bytes:,} bytes; ask in several requests")
         try:
-            return route.make(bytes(body))
+            made = route.make(bytes(body))
+            return made if isinstance(made, Page) else await made
         except Exception as error:  # noqa: BLE001 - the caller is told that it failed, and what is asked goes on
             log.error("an answer failed: %s", type(error).__name__)
             return problem(500, "failed")

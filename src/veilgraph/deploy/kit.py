@@ -28,7 +28,7 @@ KitKind = Literal["server", "broker", "dealer", "holder", "administrator"]
 ITS_LOG_SAYS: Final = "its-log-says"
 """Code of the error of a party that failed for what its own log alone says."""
 
-SiteWork = Literal["align", "train", "predict", "audit"]
+SiteWork = Literal["align", "train", "predict", "answer", "audit"]
 """What a submitted job asks of its parties; ``runtime.launch.site`` does it."""
 
 _SITE_FILE: Final = "veilgraph.json"

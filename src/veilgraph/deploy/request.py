@@ -67,7 +67,7 @@ class Request(Exact):
     ask: Literal["run", "stop", "status", "log"]
     about: _Id | Literal[""] = ""
     job: dict[str, Any] | None = None
-    work: Literal["", "train", "align", "predict", "audit", "check"] = ""
+    work: Literal["", "train", "align", "predict", "answer", "audit", "check"] = ""
     resume: bool = False
 
     @model_validator(mode="after")

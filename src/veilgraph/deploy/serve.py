@@ -1,15 +1,16 @@
 """Answers for single nodes over HTTPS, at the label holder, from the newest joint inference of a run.
 
 Nothing is computed here: the parties predict together, now and then, and this service looks up what they computed.
+Where they kept shares of it (``online``), it has the run's session open the nodes that nobody has asked for yet.
 """
 
 from __future__ import annotations
 
 import hmac
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib import import_module
@@ -17,9 +18,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
+import torch
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.errors import ConfigError, RunError, VeilgraphError
 from veilgraph.core.text import Event, Report
 from veilgraph.deploy.https import (
     HttpServer,
@@ -34,6 +36,7 @@ from veilgraph.deploy.https import (
     server_tls,
 )
 from veilgraph.deploy.metrics.door import Address, serve_metrics
+from veilgraph.runtime.session.answering import ask_session
 from veilgraph.runtime.store.predictions import Predictions, load_predictions, predicting_holder
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
@@ -67,11 +70,15 @@ class PredictRequest(BaseModel):
 
 @dataclass(frozen=True)
 class Inference:
-    """One joint inference, made at a time by the parties: predictions of C common nodes, and id → row."""
+    """One joint inference, made at a time by the parties: predictions of C common nodes, and id → row.
+
+    Where holders kept shares of it, ``opened`` is id → what was opened since it was read.
+    """
 
     predictions: Predictions
     rows: Mapping[str, int]
     made_at: datetime
+    opened: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def age_s(self) -> float:
         """Seconds since the parties computed it; 0 where the clock was set back."""
@@ -85,12 +92,19 @@ class Inference:
             "age_seconds": int(self.age_s()),
         }
 
+    def closed(self, ids: Sequence[str]) -> dict[str, int]:
+        """Id → row of the prediction, of those that holders have kept shares of and not opened."""
+        askable, known = self.predictions.askable, (self.rows, self.opened)
+        return {text: askable[text] for text in ids if text in askable and not any(text in each for each in known)}
+
     def answer(self, ids: Sequence[str]) -> dict[str, Any]:
         """Predictions in the order asked for, and the ids that are not among the common nodes."""
         known = [text for text in ids if text in self.rows]
         some = self.predictions.of([self.rows[text] for text in known])
-        found = [{"id": name, **each} for name, each in zip(known, some.found(_DECIMALS), strict=True)]
-        return {**self.facts(), "predictions": found, "unknown": [text for text in ids if text not in self.rows]}
+        found = dict(zip(known, some.found(_DECIMALS), strict=True))
+        found |= {text: self.opened[text] for text in ids if text in self.opened}
+        answers = [{"id": text, **found[text]} for text in ids if text in found]
+        return {**self.facts(), "predictions": answers, "unknown": [text for text in ids if text not in found]}
 
 
 class NewestInference:
@@ -113,6 +127,14 @@ class NewestInference:
         with self._one:
             self._renew()
             return self._inference
+
+    async def open(self, inference: Inference, closed: Mapping[str, int]) -> None:
+        """Have the run's session open nodes of an inference, ``closed``; raises as ``ask_session``."""
+        predictions, nodes = inference.predictions, list(dict.fromkeys(closed.values()))
+        chances = await ask_session(self._store.path, predictions.prepared, nodes)
+        some = replace(predictions, nodes=torch.tensor(nodes), classes=chances.argmax(1), probabilities=chances)
+        found = dict(zip(nodes, some.found(_DECIMALS), strict=True))
+        inference.opened.update({text: found[node] for text, node in closed.items()})
 
     def _renew(self) -> None:
         stamp = self._stamp()
@@ -165,7 +187,7 @@ def create_routes(newest: NewestInference, token: str, max_age_s: float | None =
         status = "too-old" if _too_old(inference, max_age_s) else "damaged" if newest.damaged else "ok"
         return json_page({"status": status, **inference.facts()}, 503 if status == "too-old" else 200)
 
-    def predict(body: bytes) -> Page:
+    def predict(body: bytes) -> Page | Awaitable[Page]:
         try:
             ids = PredictRequest.model_validate_json(body).ids
         except ValidationError as error:
@@ -177,6 +199,15 @@ def create_routes(newest: NewestInference, token: str, max_age_s: float | None =
             age, limit = _duration_words(inference.age_s()), _duration_words(max_age_s)
             words = f"the newest joint inference is {age} old, limit {limit}; let the parties predict anew"
             return problem(503, words)
+        if closed := inference.closed(ids):
+            return opened_page(inference, ids, closed)
+        return json_page(inference.answer(ids))
+
+    async def opened_page(inference: Inference, ids: Sequence[str], closed: Mapping[str, int]) -> Page:
+        try:
+            await newest.open(inference, closed)
+        except VeilgraphError as error:
+            return problem(409 if error.code == "used-up" else 503, str(error))
         return json_page(inference.answer(ids))
 
     def refuses(authorization: str) -> Page | None:

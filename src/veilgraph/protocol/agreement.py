@@ -242,7 +242,7 @@ class Hello(Exact):
     """The same again where the party runs the same job on the same tables; left out where it has none."""
 
     work: Annotated[str, Field(max_length=16, pattern=r"^[a-z]*$")] = ""
-    """What was submitted to the party: align, train, predict or audit; left out on one machine."""
+    """What was submitted to the party: align, train, predict, answer or audit; left out on one machine."""
     resume: bool = False
     """Whether the party was asked to go on with a run; left out where it was not."""
     software: Annotated[dict[_Line, _Line], Field(max_length=MOST_PACKAGES)] = Field(default_factory=dict)

@@ -270,9 +270,13 @@ class NoiseFacts:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Limits of predictions: only of nodes that the label holder names, only classes, only of the data trained on."""
+    """Limits of predictions: only of nodes that the label holder names, only classes, only of the data trained on.
+
+    ``keeps_shares``: with ``predicts_named``, a prediction opens none, and single ones are opened later.
+    """
 
     predicts_named: bool = False
+    keeps_shares: bool = False
     opens_classes_alone: bool = False
     predicts_as_trained: bool = False
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from abc import ABC
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
@@ -291,6 +291,7 @@ class Predicted:
         rows: Tensor[R, K] int64, K nodes that together name a row.
         names: R texts that name the rows, where nodes do not; of several words, as ``keys`` has them, with tabs.
         classes_alone: the job opens no probabilities; those here are 1 for the class that it opens.
+        prepared: name of the session in which holders kept shares of all common nodes' predictions; "" where none did.
     """
 
     probabilities: Tensor
@@ -300,6 +301,29 @@ class Predicted:
     names: tuple[str, ...] | None = None
     keys: tuple[str, ...] = ()
     classes_alone: bool = False
+    prepared: str = ""
+
+
+ANSWERED: Final = "answered"
+"""Name in a party's keeper of what was opened: "nodes" int64 [k] and "probabilities" float64 [k, C], with the name of
+the prediction, "prepared", among the facts."""
+
+
+class Answers(Role, ABC):
+    """A party in a session that opens kept predictions: each ``forward``, in one thread, opens what others ask for."""
+
+    @abstractmethod
+    def ask(self, prepared: str, nodes: Sequence[int], wait_s: float) -> Predicted:
+        """Return a kept prediction of nodes in this order, opened by all holders where it is not yet; in any thread.
+
+        Raises ``ConfigError``: one is no node; ``RunError``: code "used-up", more than may still be opened, of which
+        none is then, "other-prediction", its name is not ``prepared``, or "ended", after ``fail``; ``LinkTimeout``:
+        not all holders answered within ``wait_s`` seconds.
+        """
+
+    @abstractmethod
+    def fail(self, error: BaseException) -> None:
+        """Tell all who ask, and ask later, that the session has ended by ``error``."""
 
 
 class Judge(Role, ABC):

@@ -365,7 +365,7 @@ def _check_revelation_name(name: str) -> str:
 RevelationName = Annotated[str, AfterValidator(_check_revelation_name)]  # a name in ``all_revelations``
 
 
-Work = Literal["align", "train", "predict", "audit"]  # a piece of work: one session of all parties
+Work = Literal["align", "train", "predict", "answer", "audit"]  # a piece of work: one session of all parties
 
 
 class Disclosure(Exact):

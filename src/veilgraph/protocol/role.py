@@ -145,6 +145,8 @@ class RoleContext:
     """Where the time goes, in a training with a profile."""
     restarts: bool = True
     """Whether this party would begin again from nothing: it has trained nothing, or lets it be replaced."""
+    answers: bool = False
+    """Whether this session opens what an earlier prediction kept shares of, and computes nothing."""
     asked: Tensor | None = None
     """Tensor[R] int64, the nodes that this party names in a prediction of named ones; None where it names none."""
 

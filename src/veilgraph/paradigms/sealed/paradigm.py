@@ -22,6 +22,7 @@ from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.cut_and_choose import DIGEST_BYTES
 from veilgraph.mpc.sealed.functions import MOST_CLASSES
 from veilgraph.mpc.sealed.machine import CountingMachine
+from veilgraph.paradigms.sealed.answers import answering_role
 from veilgraph.paradigms.sealed.evidence import LEAST_LEFT, epsilon_for, left_by_noise
 from veilgraph.paradigms.sealed.inputs import (
     WIDE,
@@ -282,7 +283,7 @@ class _SealedSessions(AlignedSessions[SealedJob]):
             # None of them where nothing is trained: the role holds a training to at least one.
             judged = (0, MOST_JUDGED) if job.passes.evaluates else (0, 0)
             fields |= {"classes": (2, MOST_CLASSES), "training": (0, MAX_NODES), "validation": judged}
-            fields["asked"] = (0, job.named_nodes or 0)
+            fields["asked"] = (0, 0 if job.online else job.named_nodes or 0)
         return fields
 
     def unread_bytes(self, job: SealedJob, hellos: Mapping[PartyId, Hello]) -> int:
@@ -299,6 +300,8 @@ class _SealedSessions(AlignedSessions[SealedJob]):
         return WIDE_BYTES * (2 * nodes * width + 4 * slots) + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
 
     def role(self, session: RoleContext, aligned: Aligned) -> Role:
+        if session.answers:
+            return answering_role(session)
         if aligned.graph is None:
             return SealedDealer(session)
         labelled = session.link.party == session.settings.data.label_party

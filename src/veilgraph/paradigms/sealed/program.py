@@ -32,6 +32,7 @@ MOST_WEIGHT: Final = 1 << 11  # products with a row of L1 norm up to 2^9 then st
 TRIAL: Final = "weight.trial"  # name of the public numbers of the trials that the saved weights are a mean of
 OUTSIDE: Final = "range.failed"  # name of the count of failed range tests in training, saved with the weights
 
+_SURE: Final = 30.0  # the logit of a class that alone is known
 _BEFORE: Final = "range.before"
 _TRAINED: Final = "learned.trial"
 _EARLIER: Final = "earlier"
@@ -88,6 +89,10 @@ class Program(ABC):
     @abstractmethod
     def predict(self) -> Tensor | None:
         """Predict, and reveal to the label holder; None at all others."""
+
+    def kept_output(self) -> tuple[Tensor, int]:
+        """Return this party's share of what ``predict`` would open, and its fractional bits: of ``online`` jobs alone."""
+        raise NotImplementedError
 
     def release(self) -> dict[PartyId, dict[str, Tensor]]:
         """Reveal weights to their holders: holder → name → weights."""
@@ -433,6 +438,10 @@ class SealedProgram(Program):
         Where rows are holders' own, each holder learns those of its own nodes. ``told`` has noisy votes of the same
         nodes. Raises ``RangeOverflow`` at every holder if a range test has failed.
         """
+        return Learners(self._machine, self._context).reveal(self.output())
+
+    def output(self) -> Wire:
+        """Compute what ``predict`` reveals, under masks that nothing else is under, and leave it closed."""
         machine, context = self._machine, self._context
         learners, asked = Learners(machine, context), context.sizes.asked is not None
         self.network.normalise()
@@ -449,7 +458,13 @@ class SealedProgram(Program):
         if (beside := self.network.told()) is not None:
             beside = machine.open(learners.pick("asked", "asked", beside) if asked else machine.split(beside))
             self.told = machine.reveal(beside, context.label_party)
-        return learners.reveal(found)
+        return found
+
+    @override
+    def kept_output(self) -> tuple[Tensor, int]:
+        """Return this party's share of ``output``, int64 of its shape, and its fractional bits; nothing is opened."""
+        found = self.output()
+        return self._machine.share(found), found.bits
 
     @override
     def release(self) -> dict[PartyId, dict[str, Tensor]]:
@@ -472,6 +487,11 @@ class SealedProgram(Program):
                 sizes = [block.shape[0] for block in blocks]
                 found[holder] = dict(zip(parts, torch.split(told, sizes), strict=True))
         return found
+
+
+def certain_logits(found: Tensor, classes: int) -> Tensor:
+    """Turn opened classes [R, 1] of so many into logits, float64 [R, C], by which each is certain."""
+    return _SURE * one_hot(found[:, 0].round().long(), classes)
 
 
 def logits_of(found: Tensor) -> Tensor:

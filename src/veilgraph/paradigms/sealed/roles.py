@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.errors import ProtocolError, RunError
@@ -23,6 +24,7 @@ from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import gather
 from veilgraph.mpc.sealed.cut_and_choose import Dealing, checked_link, dealer_of, failed_check_reason
+from veilgraph.mpc.sealed.hops import shuffled
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine
 from veilgraph.nn.calibration import Calibration
 from veilgraph.paradigms.sealed.boosting import Examples
@@ -39,7 +41,7 @@ from veilgraph.paradigms.sealed.inputs import (
     with_scores,
 )
 from veilgraph.paradigms.sealed.plan import BOOSTING, Context, OwnData, Sizes, epsilon_of
-from veilgraph.paradigms.sealed.program import OUTSIDE, Program, logits_of
+from veilgraph.paradigms.sealed.program import OUTSIDE, Program, certain_logits, logits_of
 from veilgraph.paradigms.sealed.records.home import Home, with_residuals
 from veilgraph.paradigms.sealed.records.program import program_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
@@ -52,6 +54,7 @@ from veilgraph.protocol.role import PartyModel, Role, RoleContext
 
 _KEPT: Final = "named"
 _COUNT: Final = "nodes"
+_OPENED, _PREPARED = "opened", "prepared"
 
 
 class NamedNodes:
@@ -95,7 +98,8 @@ class NamedNodes:
         """
         if not self._job.outcome.predicts_named:
             return None
-        low, most = (0, 0) if trains else (least, min(self.left(party), nodes))
+        online = self._job.online  # then all are picked, in the label holder's order, and counted when opened
+        low, most = (0, 0) if trains or online else (least, min(self.left(party), nodes))
         if not low <= named <= most:
             allowed = f"from {low} to {most}" if low <= most else "no more"
             raise ProtocolError(
@@ -106,13 +110,41 @@ class NamedNodes:
                 value=named,
                 party=party,
             )
-        return named
+        return nodes if online and not trains else named
 
     def use(self, named: Mapping[PartyId, int]) -> None:
         """Add holder → number of named nodes to the saved counts; to call before anything of them is opened."""
         most = self._job.named_nodes or 0
         used = {self._count_name(party): most - self.left(party) + count for party, count in named.items()}
         self._keeper.put(_KEPT, {}, used)
+
+    def opened(self, prepared: str) -> Tensor:
+        """Positions of the kept shares ``prepared``, a session's name, that were opened: int64 [used], sorted."""
+        kept = self._keeper.get(_KEPT)
+        if kept is None or kept.facts.get(_PREPARED) != prepared:
+            return torch.empty(0, dtype=torch.int64)
+        return kept.tensors[_OPENED]
+
+    def open(self, party: PartyId, prepared: str, positions: Tensor) -> None:
+        """Count positions of kept shares before they are opened; those opened before count no more.
+
+        Raises ``ProtocolError``, and counts nothing: more are new than ``party`` may still open.
+        """
+        before, left = self.opened(prepared), self.left(party)
+        opened = torch.from_numpy(np.union1d(before.numpy(), positions.numpy()))
+        new = len(opened) - len(before)
+        if new > left:
+            raise ProtocolError(
+                f"{party} opens {new} nodes more, and named_nodes={self._job.named_nodes} leaves {left}; ask {party} "
+                "what it runs, or train a new run",
+                code="used-up",
+                key="named_nodes",
+                value=new,
+                party=party,
+            )
+        if new:
+            used = (self._job.named_nodes or 0) - left + new
+            self._keeper.put(_KEPT, {_OPENED: opened}, {self._count_name(party): used, _PREPARED: prepared})
 
 
 def check_learning(job: SealedJob, party: PartyId, stated: Hello) -> None:
@@ -173,6 +205,7 @@ class SealedRole(Role):
         self._entered = self._begun = False
         self._first: int | None = None
         self._last = 0
+        self._start, self._classes = "", 0
 
     def hello(self) -> Hello:
         """The sizes and identities that this party states to all others."""
@@ -209,6 +242,7 @@ class SealedRole(Role):
         context = Context(sizes, plan_of(self._job, sizes), session.settings.data.label_party, {})
         self._named = {holder: block.asked for holder, block in context.learners.items()}
         machine = self.machine(lambda machine: self._rehearse(machine, context, start))
+        self._start, self._classes = start.session, sizes.classes
         own = replace(context, data=self.data(sizes, start.session))
         self._program = program_of(machine, own, lambda _: session.secrets)
         self.model = self.shares(self._program)
@@ -255,8 +289,8 @@ class SealedRole(Role):
 
     @override
     def keep(self) -> None:
-        """Count the named nodes of this prediction as used."""
-        if self._asked:
+        """Count the named nodes of this prediction as used, if it opens them."""
+        if self._asked and not self._job.online:
             self._naming.use(self._named)
 
     @property
@@ -284,7 +318,10 @@ class SealedRole(Role):
                 self.get(self.program.release())
             if self._asked != 0:
                 self.pay()
-                self.learn(self.program.predict())
+                if self._job.online:
+                    self.keep_shares(*self.program.kept_output())
+                else:
+                    self.learn(self.program.predict())
             return
         self.catch_up(epoch)
         self._first = self._first or epoch
@@ -305,6 +342,9 @@ class SealedRole(Role):
     def learn(self, found: Tensor | None) -> None:
         """Hook for what ``Program.predict`` reveals: at a holder with labels, else None."""
 
+    def keep_shares(self, share: Tensor, bits: int) -> None:
+        """Hook at a holder to save its share of what a prediction would open, with ``bits`` fractional bits."""
+
     def get(self, found: Mapping[PartyId, dict[str, Tensor]]) -> None:
         """Hook for released weights: holder → name → weights, a holder's own only."""
 
@@ -323,12 +363,13 @@ class SealedRole(Role):
         """Do nothing: a step of the program has both passes."""
 
 
-_SURE = 30.0  # the logit of a class that alone is known
 _DATA = "data"
 _EXAMPLES = "boosting"
 _STACKED = "stacking"
 _NOISE = "noise-id"
 _TABLES = "tables"
+SHARES: Final = "answers"
+"""Name of kept shares: "share" int64 [N, 1 or C − 1] and, at the label holder, "order" int64 [N], its rows in order."""
 
 
 def _byte_tensor(data: bytes) -> Tensor:
@@ -450,6 +491,7 @@ class SealedHolder(SealedRole):
         self.graph = graph
         self._own = self.put_in()
         self._tables = _byte_tensor(self._own.digest())
+        self._order: Tensor | None = None
 
     def put_in(self) -> OwnData:
         """Make what it puts in, without labels, from its graph."""
@@ -469,6 +511,12 @@ class SealedHolder(SealedRole):
     def catch_up(self, epoch: int | None) -> None:
         if epoch is not None and self.follows_checkpoint(epoch):
             self.session.link.send(SERVER, _checkpoint_tag(epoch), torch.ones(1, dtype=torch.uint8))
+
+    @override
+    def keep_shares(self, share: Tensor, bits: int) -> None:
+        order = {} if self._order is None else {"order": self._order}
+        facts = {_PREPARED: self._start, "bits": bits, "classes": self._classes}
+        self.session.keeper.put(SHARES, {"share": share, **order}, facts)
 
     @override
     def get(self, found: Mapping[PartyId, dict[str, Tensor]]) -> None:
@@ -544,7 +592,7 @@ class SealedLabelHolder(SealedHolder, Judge):
     @override
     def data(self, sizes: Sizes, name: str) -> Mapping[PartyId, OwnData]:
         """Its data with the boosted trees' scores; a prediction fits trees to the examples that the training saved."""
-        self._classes, seen = sizes.classes, self.labelled()
+        seen = self.labelled()
         if self._job.records is not None:
             return {self.session.link.party: self._with_residuals(sizes) if self._learns else self._own}
         if BOOSTING in plan_of(self._job).blocks:
@@ -552,6 +600,10 @@ class SealedLabelHolder(SealedHolder, Judge):
         if self._stacks and not self._learns:
             self._stacking = self._kept_stacking(sizes.classes)
         own = with_scores(self._own, seen, self._job, self._examples, sizes.classes)
+        if self._job.online and not self._learns:
+            numbers = torch.frombuffer(bytearray(self.session.secrets(8 * sizes.nodes)), dtype=torch.int64)
+            self._order = shuffled(numbers)
+            own = replace(own, asked=self._order)
         return {self.session.link.party: own}
 
     def _with_residuals(self, sizes: Sizes) -> OwnData:
@@ -595,7 +647,7 @@ class SealedLabelHolder(SealedHolder, Judge):
 
     @override
     def declines(self) -> str:
-        if (why := super().declines()) or self._learns or self.predicted is None:
+        if (why := super().declines()) or self._learns or self.predicted is None or self._job.online:
             return why
         return self._naming.refusal(self.session.link.party, self.predicted.numel())
 
@@ -617,14 +669,15 @@ class SealedLabelHolder(SealedHolder, Judge):
         self.logits = self._opened_logits(found)
         if self._job.privacy is not None:
             combined = self._with_votes(self.logits)
-            self.logits = combined if self._job.output == "margins" else self._certain_logits(combined.argmax(1))
+            alone = self._job.output == "classes"
+            self.logits = certain_logits(combined.argmax(1, keepdim=True), self._classes) if alone else combined
         if self._stacks:
             self.logits = self._stacked(self.logits)
 
     @property
     def _stacks(self) -> bool:
-        """Whether own edges are stacked on the logits: margins of all nodes are opened."""
-        return self._job.output == "margins" and self.predicted is None
+        """Whether own edges are stacked on the logits: margins of all nodes are opened, of the job's network."""
+        return self._job.output == "margins" and self.predicted is None and self._job.records is None
 
     def _stacked(self, scores: Tensor) -> Tensor:
         """Add what this holder's own edges say to the logits: fit and save the stacking in training, else use it."""
@@ -635,10 +688,7 @@ class SealedLabelHolder(SealedHolder, Judge):
         return self._stacking.logits(scores, graph)
 
     def _opened_logits(self, found: Tensor) -> Tensor:
-        return logits_of(found) if self._job.output == "margins" else self._certain_logits(found[:, 0].round().long())
-
-    def _certain_logits(self, classes: Tensor) -> Tensor:
-        return _SURE * nn.functional.one_hot(classes, self._classes).to(torch.float64)
+        return logits_of(found) if self._job.output == "margins" else certain_logits(found, self._classes)
 
     def _with_votes(self, scores: Tensor) -> Tensor:
         """Combine the network's logits with the noisy votes that were opened with them."""
@@ -650,7 +700,8 @@ class SealedLabelHolder(SealedHolder, Judge):
 
     @override
     def predictions(self) -> Predicted:
-        return replace(super().predictions(), classes_alone=self._job.output == "classes")
+        prepared = "" if self._order is None else self._start
+        return replace(super().predictions(), classes_alone=self._job.output == "classes", prepared=prepared)
 
     @override
     def judge(self, found: Tensor | None) -> None:

@@ -46,6 +46,9 @@ NAMED: Final = Revelation[SealedJob]("named-classes", "The label holder learns t
 NAMED_MARGINS: Final = Revelation[SealedJob]("named-margins", "The label holder learns the margins of nodes that it "
     "names, each class's score less the first one's: as much as probabilities.",
     lambda job: f"output={job.output}", _other_holders)
+ANSWER_TIMES: Final = Revelation[SealedJob]("answer-times", "Every holder learns when the label holder opens the "
+    "prediction of a node, and of how many, and not of which.",
+    lambda job: f"online={job.online}", lambda job: [job.data.label_party])
 RELEASED: Final = Revelation[SealedJob]("released-weights", "At the end every holder learns the first layer's weights "
     "of its own columns, from all features, edges and labels; with many columns it can work out which of its nodes "
     "are trained on and share a class; zeros tell whether they are a mean.",
@@ -66,6 +69,8 @@ SCORED: Final = Condition[SealedJob]("`select_by: accuracy` or `auc`", lambda jo
 WITH_MARGINS: Final = Condition[SealedJob]("`output: margins`", lambda job: job.output == "margins")
 ALL_NODES: Final = Condition[SealedJob]("`named_nodes: null`", lambda job: not job.outcome.predicts_named)
 NAMED_NODES: Final = ALL_NODES.otherwise("`named_nodes`")
+ONLINE: Final = Condition[SealedJob]("`online`", lambda job: job.online)
+AT_ONCE: Final = ONLINE.otherwise("`online: false`")
 CHECKED: Final = Condition[SealedJob]("`dealer_checks`", lambda job: job.dealer_checks > 0)
 NOISED: Final = Condition[SealedJob]("`privacy.unit: edge`", lambda job: job.votes is not None)
 RECORDS: Final = Condition[SealedJob]("`privacy.unit: training-record`", lambda job: job.records is not None)
@@ -83,6 +88,11 @@ _ROWS: Final = "Masks of the sender's under further masks; the receiver lacks th
 _NAMED: Final = (
     "Opens the predictions of the nodes that the receiver picked, and nothing else: the mask is of these values, and "
     "which nodes they are of the sender does not learn."
+)
+_POSITIONS: Final = "Uniform among those not asked for before: the sender drew the order, and nobody else has it."
+_KEPT: Final = (
+    "Opens the predictions at the positions that the receiver asked for, and nothing else: a share is uniform, and was "
+    "kept when nothing was opened. The sender counts them first, named_nodes at most."
 )
 _NOISY: Final = (
     "ε bounds what the receiver can infer of one of the sender's edges from all predictions and counts of the run, "
@@ -144,10 +154,17 @@ ROWS: Final[tuple[MessageSpec[SealedJob], ...]] = (
         (PREDICTIONS, MARGINS), (WITH_MARGINS, ALL_NODES, TRAINED),
         forms=(WireFormat("k, 0", "int64 [N, C − 1]", "inference"),)),
     MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER, "shares of the mask of the named nodes' classes", "share", _NAMED,
-        (NAMED,), (CLASSES_ONLY, NAMED_NODES), forms=(WireFormat("k, 0", "int64 [named, 1]", "prediction"),)),
+        (NAMED,), (CLASSES_ONLY, NAMED_NODES, AT_ONCE), forms=(WireFormat("k, 0", "int64 [named, 1]", "prediction"),)),
     MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER, "shares of the mask of the named nodes' margins", "share", _NAMED,
-        (NAMED, NAMED_MARGINS), (WITH_MARGINS, NAMED_NODES),
+        (NAMED, NAMED_MARGINS), (WITH_MARGINS, NAMED_NODES, AT_ONCE),
         forms=(WireFormat("k, 0", "int64 [named, C − 1]", "prediction"),)),
+    MessageSpec(Kind.POSITIONS, LABELLED_TO_HOLDER, "positions in the secret order of kept shares", "blinding",
+        _POSITIONS, (ANSWER_TIMES,), (ONLINE,), forms=(WireFormat("k, 0", "int64 [positions]", "answers"),)),
+    MessageSpec(Kind.SHARE, TO_LABEL_HOLDER, "kept shares of the classes at these positions", "share", _KEPT,
+        (NAMED,), (CLASSES_ONLY, ONLINE), forms=(WireFormat("k, 0", "int64 [positions, 1]", "answers"),)),
+    MessageSpec(Kind.SHARE, TO_LABEL_HOLDER, "kept shares of the margins at these positions", "share", _KEPT,
+        (NAMED, NAMED_MARGINS), (WITH_MARGINS, ONLINE),
+        forms=(WireFormat("k, 0", "int64 [positions, C − 1]", "answers"),)),
     MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER,
         "shares of the mask of noisy votes over edges of all holders but the receiver", "share", _NOISY, (VOTES,),
         (NOISED,), forms=(WireFormat("k, 0", "int64 [N or named, C]", "inference"),), paid=True),

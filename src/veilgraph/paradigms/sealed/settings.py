@@ -165,6 +165,10 @@ class SealedJob(JobSettings):
     """null: all common nodes are predicted; a number: in all predictions of the run so many, which the label holder
     names and nobody else learns, and none after training
     """
+    online: bool = False
+    """with named_nodes, across organisations: holders keep shares of predictions, which stay closed; for net serve the
+    label holder opens single nodes, and the others see how many and when
+    """
     release: Literal["none", "holders"] = "none"
     """holders: each learns the first layer's weights of its columns after training; none: all weights stay in shares
     """
@@ -208,6 +212,19 @@ class SealedJob(JobSettings):
                 f"train.select_by={self.train.select_by} its length depends on how steps are judged: set "
                 "train.select_by to last, or dealer_checks to 0"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_online(self) -> Self:
+        rules = (
+            (self.named_nodes is None, "named_nodes=null: set it to the most nodes that may be opened"),
+            (not self.data.is_apart, "data.holders does not name them: on one machine no share is hidden; name them"),
+            (self.privacy is not None, "privacy is set: noisy votes open with the predictions; leave one of both out"),
+            (self.paradigm != "sealed", f"paradigm={self.paradigm}: several holders would ask; leave online out"),
+        )
+        for broken, why in rules if self.online else ():
+            if broken:
+                raise ValueError(f"online=True and {why}")
         return self
 
     @override
@@ -264,6 +281,7 @@ class SealedJob(JobSettings):
         """What is predicted; with ``privacy`` of the data as trained, for the same noise on other data would cancel."""
         return Outcome(
             predicts_named=self.named_nodes is not None,
+            keeps_shares=self.online,
             opens_classes_alone=self.output == "classes",
             predicts_as_trained=self.privacy is not None,
         )

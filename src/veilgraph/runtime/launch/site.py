@@ -81,7 +81,7 @@ def _hash_without_name(job: JobSettings) -> str:
     return job.model_copy(update={"name": ""}).hash()
 
 
-SiteWork = Literal["align", "train", "predict", "audit"]
+SiteWork = Literal["align", "train", "predict", "answer", "audit"]
 LAST_JOB_S: Final = 30.0
 """Longest wait for this site's process of the job before, which may be inside a long computation when another party
 was lost and the job is gone on with: the engine ends it within 15 seconds."""
@@ -110,8 +110,9 @@ def take_part(
 ) -> None:
     """Agrees on the job with the other parties, then does this party's part of it in ``runs/<name of the job>``.
 
-    The work is to align only; to train, aligned first if need be; to predict for the tables as they are now; or to
-    audit what was trained. ``recorder`` counts what crosses ``link``, and may be ``link`` itself.
+    The work is to align only; to train, aligned first if need be; to predict for the tables as they are now; to answer
+    from the shares that a prediction kept; or to audit what was trained. ``recorder`` counts what crosses ``link``, and
+    may be ``link`` itself.
 
     A holder has a ``party_file``, which says whether the job may begin again, or be audited; the server has
     ``restarts`` and ``allows_audit``. ``identity`` signs records; ``names`` has those in certificates, where they are
@@ -185,7 +186,9 @@ def why_occupied(path: Path, settings: JobSettings, work: SiteWork, *, resume: b
     """Why the run directory here cannot be used for this work; empty when it can."""
     exists = (path / "job.yaml").is_file()
     same = exists and RunDirectory.open(path).settings.hash() == settings.hash()
-    if work in ("predict", "audit"):
+    if work == "answer" and not settings.outcome.keeps_shares:
+        return "online=false: the job opens predictions at once, and keeps no shares; submit --work predict"
+    if work in ("predict", "answer", "audit"):
         trained = same and RunDirectory(path).trained()
         return "" if trained else f"no trained run {settings.name!r} of this job is here; train it first"
     if not exists:

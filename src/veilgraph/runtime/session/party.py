@@ -36,6 +36,7 @@ from veilgraph.protocol.organisation import Aligned, Organisation, Preparation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import LedgerPlace
 from veilgraph.protocol.role import Machines, Role, RoleContext, installed_spreading
+from veilgraph.runtime.session.answering import answer
 from veilgraph.runtime.session.exchange import PeerHeads, RecordExchange
 from veilgraph.runtime.session.preparation import prepare
 from veilgraph.runtime.session.publishers import LifetimeAccount, publisher_of, with_canaries
@@ -60,7 +61,7 @@ from veilgraph.runtime.store.session_log import (
     traffic_rows,
 )
 
-Work = Literal["align", "train", "resume", "predict", "audit"]
+Work = Literal["align", "train", "resume", "predict", "answer", "audit"]
 Auditor = Callable[[RunDirectory, PartyId, Link], None]
 """What a party does in an audit across organisations; the room of audits is above this one."""
 
@@ -160,6 +161,7 @@ _TRAFFIC: Final[dict[Phase, str]] = {
     "align": "alignment_traffic.json",
     "train": "traffic.json",
     "predict": "prediction_traffic.json",
+    "answer": "answer_traffic.json",
     "audit": "audit_traffic.json",
 }
 
@@ -177,6 +179,11 @@ def run_party(part: SessionSpec, link: Link, recorder: RecordedLink) -> None:
             session.record.note()
             part.auditor(part.run, part.party, session.link)
             session.tell()
+            return
+        if part.work == "answer":
+            session.record.note()
+            role = paradigm_of(part.settings).session.role(_role_context(session, Aligned()), Aligned())
+            answer(role, part.store, session.record)
             return
         aligned = _load_data(session)
         if part.work == "align":
@@ -197,7 +204,7 @@ def _open_session(part: SessionSpec, link: Link, recorder: RecordedLink) -> Iter
     if phase == "train" and store.trace_path.is_file():
         trace = Trace(part.party, 1 + (*part.settings.data.names, SERVER).index(part.party))
         link = TracedLink(link, trace)
-    view = None if part.work == "audit" else store.new_view(part.work)
+    view = None if part.work in ("answer", "audit") else store.new_view(part.work)
     if view is not None:
         link = RecordedLink(link, keep=view.append)
     record = TrafficLog(part.settings, store, phase, recorder)
@@ -341,12 +348,15 @@ def _predicted_ids(role: Judge, ids: Sequence[str] | None, predicted: Predicted)
     if ids is None:
         return None
     common = list(ids[: role.graph.common])
+    if predicted.prepared:  # of all, to be asked for by
+        return common
     return common if predicted.nodes is None else [common[node] for node in predicted.nodes.tolist()]
 
 
 def _role_context(session: Session, aligned: Aligned) -> RoleContext:
     part, store = session.part, session.part.store
-    names = part.work == "predict" and part.settings.outcome.predicts_named and aligned.graph is not None
+    outcome = part.settings.outcome
+    names = part.work == "predict" and outcome.predicts_named and not outcome.keeps_shares and aligned.graph is not None
     return RoleContext(
         part.settings,
         session.link,
@@ -357,6 +367,7 @@ def _role_context(session: Session, aligned: Aligned) -> RoleContext:
         publisher=session.publisher,
         trace=session.trace,
         restarts=part.may_restart,
+        answers=part.work == "answer",
         asked=named_nodes(store, aligned) if names else None,
         keeper=store.keeper,
         custom=part.custom,

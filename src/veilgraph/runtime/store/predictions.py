@@ -26,13 +26,13 @@ from veilgraph.core.text import csv_cell, listed
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import pack_ids, unpack_ids
 from veilgraph.nn.calibration import Calibration
-from veilgraph.protocol.judge import Predicted
+from veilgraph.protocol.judge import ANSWERED, Predicted
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import MAX_NODES
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory, load_tensors, save_tensors
 
 _ROWS: Final = "nodes"
-_COLUMN, _ALIKE = "column.", "alike."
+_COLUMN, _ALIKE, _PREPARED = "column.", "alike.", "prepared"
 CALIBRATION: Final = "calibration"
 """Of the facts of a holder's part of the model, and of its predictions."""
 SEPARATOR: Final = "\t"
@@ -57,6 +57,8 @@ class Predictions:
         alike: the ids as holders compare them, where the table has them otherwise.
         classes_alone: the job opens no probabilities; ``probabilities`` has 1 for the class, and is shown nowhere.
         calibration: what made the probabilities of the network's ``own``, Tensor[n, C]; None where nothing did.
+        prepared: name of the session in which holders kept shares of these and more predictions; "" where none did.
+        askable: id → row of each node that such shares are of, as ``rows`` has ids.
     """
 
     nodes: Tensor
@@ -72,6 +74,8 @@ class Predictions:
     classes_alone: bool = False
     calibration: Calibration | None = None
     own: Tensor | None = None
+    prepared: str = ""
+    askable: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def compared(self) -> tuple[str, ...] | None:
@@ -80,7 +84,7 @@ class Predictions:
 
     def rows(self) -> dict[str, int]:
         """Id → its row here; ids both as the holder's own table has them and as holders compare them."""
-        return {text: row for ids in (self.alike, self.ids) if ids for row, text in enumerate(ids)}
+        return _rows_by_id(self.alike, self.ids)
 
     @property
     def uncalibrated(self) -> Tensor:
@@ -182,6 +186,11 @@ class Predictions:
         return [name | found for name, found in zip(named, self.found(), strict=True)]
 
 
+def _rows_by_id(*several: Sequence[str] | None) -> dict[str, int]:
+    """Id → row, of ids for the same rows; a later one that names another row takes the place of an earlier one."""
+    return {text: row for ids in several if ids for row, text in enumerate(ids)}
+
+
 def save_predictions(
     store: PartyStore,
     predicted: Predicted,
@@ -199,6 +208,7 @@ def save_predictions(
     }
     more: Record = {"columns": list(predicted.columns), "keys": list(predicted.keys)}
     more |= {"classes_alone": predicted.classes_alone, CALIBRATION: calibration and asdict(calibration)}
+    more |= {_PREPARED: predicted.prepared}
     tensors = {"probabilities": predicted.probabilities}
     tensors |= ({} if ids is None else pack_ids(ids)) | ({} if alike is None else pack_ids(alike, _ALIKE))
     tensors |= {} if predicted.nodes is None else {_ROWS: predicted.nodes}
@@ -209,10 +219,20 @@ def save_predictions(
 
 
 def load_predictions(store: PartyStore) -> Predictions:
-    """Reads what ``save_predictions`` wrote. Raises ``RunError`` where it is missing or damaged."""
+    """Read what ``save_predictions`` wrote, and what was opened since of predictions whose shares were kept.
+
+    Raises ``RunError``: a file is missing or damaged.
+    """
     tensors, facts = load_tensors(store.path / "predictions.safetensors")
+    prepared, opened = str(facts.get(_PREPARED, "")), store.keeper.get(ANSWERED)
+    if prepared and opened is not None and opened.facts["prepared"] == prepared:
+        tensors |= {"probabilities": opened.tensors["probabilities"], _ROWS: opened.tensors["nodes"]}
     own, class_names, calibration = tensors["probabilities"], facts.get("class_names"), calibration_in(facts)
     ids, alike = (None if each is None else tuple(each) for each in map(partial(unpack_ids, tensors), ("", _ALIKE)))
+    askable = _rows_by_id(alike, ids) if prepared else {}
+    if prepared and ids is not None:  # of every node, opened or not
+        nodes = tensors[_ROWS].tolist()
+        ids, alike = (None if each is None else tuple(each[node] for node in nodes) for each in (ids, alike))
     return Predictions(
         tensors.get(_ROWS, torch.arange(len(own))),
         own.argmax(dim=1) if own.shape[1] else torch.zeros(len(own), dtype=torch.int64),
@@ -227,6 +247,8 @@ def load_predictions(store: PartyStore) -> Predictions:
         bool(facts.get("classes_alone")),
         calibration,
         own,
+        prepared,
+        askable,
     )
 
 
@@ -325,10 +347,11 @@ def name_next_nodes(path: Path, nodes: Sequence[int] | None = None, *, ids: Sequ
     """
     run = RunDirectory.open(path)
     settings = run.settings
-    if not settings.outcome.predicts_named or not settings.data.is_apart:
+    outcome = settings.outcome
+    if not outcome.predicts_named or outcome.keeps_shares or not settings.data.is_apart:
         raise ConfigError(
-            f"{path}: nodes are named ahead of a prediction across organisations of a job with named_nodes, which this "
-            "is not; leave --ask out",
+            f"{path}: nodes are named ahead of a prediction across organisations of a job with named_nodes and not "
+            "online, which this is not; leave --ask out",
             key="ask",
         )
     party, naming = predicting_holder(run), settings.duties.scoring

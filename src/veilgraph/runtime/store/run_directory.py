@@ -32,6 +32,9 @@ parties/<name>/                private to that party
     begin.safetensors          at the server, where a job begins with an earlier run's weights: these
     wanted.safetensors         where predictions are of named nodes alone, at the label holder: those of the next one;
                                named.safetensors how many there have been
+    answers.safetensors        where a prediction is kept closed, at a holder: its share of it, at the label holder the
+                               order of its rows; answered.safetensors there what was opened of it, answers.socket where
+                               a session that opens it is asked
     view/NNN-<work>.messages   where views are recorded: messages that it sent or received, a file for each session;
                                passes.json what of them is kept
     trace.json                 its part of the trace

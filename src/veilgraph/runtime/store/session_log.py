@@ -31,7 +31,7 @@ from veilgraph.protocol.messages import disclosure_lines, disclosures
 from veilgraph.runtime.store import SENDING
 from veilgraph.runtime.store.run_directory import PartyStore
 
-Phase = Literal["align", "train", "predict", "audit"]
+Phase = Literal["align", "train", "predict", "answer", "audit"]
 _COLUMNS: Final = tuple(field.name for field in fields(TrafficEntry))
 
 
