@@ -85,12 +85,12 @@ class EdgeDescription:
         return sum(count for source, target, count in found if source != target and {source, target} <= {*holders})
 
     def named(self) -> dict[PartyId, int]:
-        """Count the rows between two different holders by each holder that they name, most first."""
+        """Count the rows between two different holders by each holder that they name, most first, then by name."""
         found = Counter[PartyId]()
         for source, row in self.between.items():
             for target, count in row.items():
                 found.update(dict.fromkeys({source, target}, count if source != target else 0))
-        return {holder: count for holder, count in found.most_common() if count}
+        return {holder: count for holder, count in sorted(found.items(), key=lambda each: (-each[1], each[0])) if count}
 
     @property
     def lost(self) -> float:

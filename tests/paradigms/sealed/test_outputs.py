@@ -216,7 +216,8 @@ def test_of_the_named_nodes_other_parties_keep_their_number_alone(tmp_path: Path
         for path in (run.path / "parties" / party).rglob("*")
         if path.is_file() and before.get(path) != path.read_bytes()
     }
-    assert changed == {"named.safetensors", "disclosures.jsonl", "evidence.jsonl", "prediction_traffic.json"}
+    kept = {"named.safetensors", "disclosures.jsonl", "evidence.jsonl", "prediction_traffic.json", "software.jsonl"}
+    assert changed == kept
     assert (load_tensors(run.path / "parties" / "B" / "named.safetensors")) == ({}, {"nodes": 2})
 
 

@@ -91,7 +91,7 @@ class Program(ABC):
         """Predict, and reveal to the label holder; None at all others."""
 
     def kept_output(self) -> tuple[Tensor, int]:
-        """Return this party's share of what ``predict`` would open, and its fractional bits: of ``online`` jobs alone."""
+        """Return this party's share of what ``predict`` opens, and its fractional bits: of ``online`` jobs alone."""
         raise NotImplementedError
 
     def release(self) -> dict[PartyId, dict[str, Tensor]]:
