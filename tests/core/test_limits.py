@@ -200,6 +200,7 @@ SEALED_ALONE = {
     "named-margins",
     "answer-times",
     "noisy-votes",
+    "record-scores",
     "released-weights",
     "sealed-scores",
 }

@@ -138,6 +138,7 @@ def test_the_run_directory(tmp_path: Path) -> None:
     run = train(settings, tmp_path / "run")
     assert RunDirectory.open(run.path).settings == settings
     own = {"model.safetensors", "result.json", "seed.json", "traffic.json", "disclosures.jsonl", "evidence.jsonl"}
+    own |= {"software.jsonl"}
     kept = {f"checkpoints/{name}" for name in ("common.json", "epoch-000006.safetensors")}
     of_holders = {"alone.json", "graph.safetensors", "nodes.safetensors", "predictions.csv", "predictions.safetensors"}
     expected = {"job.yaml", "metrics.jsonl", "summary.json", "traffic.json"}

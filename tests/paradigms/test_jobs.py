@@ -116,7 +116,7 @@ def test_the_run_directory(tmp_path: Path) -> None:
     run = train(settings, tmp_path / "new" / "run", options=RunOptions(progress=seen.append))
     files = {str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file()}
     own = {"graph.safetensors", "model.safetensors", "result.json", "seed.json", "traffic.json"}
-    own |= {"disclosures.jsonl", "evidence.jsonl"}
+    own |= {"disclosures.jsonl", "evidence.jsonl", "software.jsonl"}
     kept = {f"checkpoints/{name}" for name in ("common.json", "epoch-000007.safetensors")}
     expected = {"job.yaml", "metrics.jsonl", "summary.json", "traffic.json"}
     for party in ("A", "B", SERVER):
