@@ -37,7 +37,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.evidence import LabelKnowledge, with_votes
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
-from veilgraph.paradigms.sealed.stacking import fit_stacking
+from veilgraph.paradigms.sealed.stacking import fit_best_stacking, fit_stacking
 from veilgraph.paradigms.sealed.twin import train_plain, trained_twin
 from veilgraph.privacy.geometric import two_sided
 from veilgraph.protocol.job_file import parse_job
@@ -156,7 +156,9 @@ def at_every_epsilon(name: str, seed: int) -> dict[str, float]:
         for output in OUTPUTS:
             logits = with_votes(scores, noisy.double(), epsilon, known, classes_alone=output == "classes")
             if output == "margins":
-                logits = fit_stacking(logits, common, weights).logits(logits, common)
+                said = [logits, scores]
+                taken, stacking = fit_best_stacking(said, common, weights)
+                logits = stacking.logits(said[taken], common)
             of[f"{output}/{epsilon:g}"] = figure_of(name, logits, own)
     return of
 

@@ -24,6 +24,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from docs.pages import figure_path, find_page
+from research import sealed_privacy
 from research.card_payments import organisations
 from research.sealed_peers import WORLDS
 from veilgraph import __version__
@@ -169,20 +170,21 @@ def table(found: Mapping[str, float]) -> list[str]:
     """Markdown."""
     heads = " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS)
     lines = [
-        f"| data | seeds | A alone | control | {heads} | no noise |",
-        f"|---|{'---:|' * (len(EPSILONS) + 4)}",
+        f"| data | seeds | A alone | control | {heads} | no noise | no `privacy` |",
+        f"|---|{'---:|' * (len(EPSILONS) + 5)}",
     ]
     for name in SETS:
         if control := of(found, name, f"{CONTROL:g}"):
             cells = [f"{len(control)}", _shown(of(found, name, ALONE)), _shown(control)]
             cells += [_gain(of(found, name, f"{way:g}"), control) for way in (*EPSILONS, NO_NOISE)]
-            lines.append(f"| {name} | {' | '.join(cells)} |")
+            plain = sealed_privacy.of(name, "margins", sealed_privacy.BARE)
+            lines.append(f"| {name} | {' | '.join([*cells, _shown(plain) if plain else '–'])} |")
     return [
         *lines,
         "",
         "AUC of two classes, else accuracy, on test nodes. Below an ε stand points above the control, "
         f"ε = {CONTROL:g}, with 95 % intervals of the mean. Two holders, three of `amazon`, `S-FFSD` and payments. "
-        "*A alone* is the label holder's own model. `python -m research.training_records --seeds 10` and `--write`.",
+        "*A alone* is the label holder's own model, and no `privacy` the default sealed job. `python -m research.training_records --seeds 10` and `--write`.",
     ]
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from veilgraph_node_dp.publisher import SumPublisher
 from veilgraph_node_dp.sums import pair_matrix
 
+from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.local import LEARNER, edges
 from tests.roles.local_parties import local_job, local_parties
-from veilgraph.core.secrets import system_secrets
 from veilgraph.graph.features import reorder_nodes
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.label_publisher import LabelPublisher
@@ -36,7 +36,8 @@ def learned(lifetime: Lifetime, labels: Tensor, snapshot: str = "", epsilon: flo
     ids = [f"c{customer}" for customer in range(len(labels))]
     account = Account(lifetime, lifetime.keys(ids), None, "ab" * 32, "job")
     sent = LifetimeCache(account, lifetime.each_key(ids), snapshot=snapshot)
-    return LabelPublisher(LabelResponse(epsilon, 2), labels, None, system_secrets, sent).perturbed()
+    drawn = fixed_secrets("labels", snapshot)  # else one of two hundred runs would differ by more than tests allow
+    return LabelPublisher(LabelResponse(epsilon, 2), labels, None, drawn, sent).perturbed()
 
 
 def outcomes(snapshots: tuple[str, str], history: tuple[int, int], folder: Path) -> Counter[tuple[int, int]]:

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from tests.cli.commands import veilgraph
 from tests.errors import refused
 from tests.report.tables_run import IDS, made_run, model
 from veilgraph.api.runs import Run
 from veilgraph.core.errors import ConfigError, DataError, RunError
+from veilgraph.graph.partition import POOLED, split_at_home
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.calibration import Calibration
 from veilgraph.protocol.job_file import parse_job
@@ -182,6 +184,28 @@ def test_scores_of_tables_that_have_changed_are_refused(made: Path, tmp_path: Pa
     save_predictions(store, likely, [*found.ids[1:], found.ids[0]], ["no", "yes"])
     with refused(DataError, party="A"):
         explain(RunDirectory.open(run), ids=[IDS[6]])
+
+
+def test_counterparties_elsewhere_are_counted_and_have_no_columns(tmp_path: Path) -> None:
+    """Of a bank's customers half deal with the other bank's: how many, and not who, is its own to know."""
+    generator, nodes = torch.Generator().manual_seed(5), 400
+    x, bank = torch.randn(nodes, 2, generator=generator), torch.arange(nodes) % 2
+    ends = torch.randint(nodes, (2, 1200), generator=generator)
+    ends = torch.unique(ends[:, ends[0] != ends[1]], dim=1)
+    place = torch.arange(nodes) // 2 % 4
+    whole = Data(x=x, edge_index=torch.cat([ends, ends.flip(0)], 1), y=(x[:, 0] > 0).long())
+    whole.train_mask, whole.val_mask, whole.test_mask = place == 0, place == 1, place > 1
+    found = split_at_home(PartyGraph.from_data(POOLED, whole), "AB", bank)
+    job = {"paradigm": "union", "data": {"dataset": "synthetic", "holders": 2}, "train": {"epochs": 1}}
+    ids = {graph.party: ids for graph, ids in found}
+    run = RunDirectory.open(train(parse_job(job), tmp_path / "run", parties=[g for g, _ in found], ids=ids).path)
+    own = found[0][0]
+    across = torch.bincount(own.edge_index[1][own.edge_index[0] >= own.common], minlength=own.common)[: own.common]
+    chances = torch.sigmoid(2 * torch.log1p(across.double()) - 2)
+    kept = load_predictions(run.party("A"))
+    save_predictions(run.party("A"), Predicted(torch.stack([1 - chances, chances], 1)), kept.ids, kept.class_names)
+    (reason,) = explain(run, [3], party="A", shown=1)[0].reasons
+    assert reason.about == "how many links across"
 
 
 def test_the_command_shows_and_emits_it(run: RunDirectory) -> None:

@@ -95,7 +95,7 @@ def explain_command(
     At home, where the run's predictions are: nobody is asked, and nothing is sent. A linear regression of the scores on
     the holder's own columns, their means over its own links, and numbers of links tells what moves a node's score away
     from the mean node's. The rest is one number: other holders' data, and what no such sum says. It tells what goes
-    with the score, not what causes it. The whole run's scores are of the newest joint inference.
+    with the score, not what causes it. Scores are of the newest joint inference.
 
     Options:
         RUN (run): Directory of a complete run, or of the holder's part.

@@ -1,7 +1,7 @@
 """What a label holder's own edges add to margins is used where validation nodes show it, and nowhere else."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tests.paradigms.sealed.programs import saved, small_graphs, small_job
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import RunError
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.sealed.stacking import Stacking, fit_stacking
+from veilgraph.paradigms.sealed.stacking import Stacking, fit_best_stacking, fit_stacking
 from veilgraph.protocol.judge import average_precision
 from veilgraph.report.tables import run_table
 from veilgraph.runtime.launch.jobs import predict, train
@@ -294,6 +294,21 @@ def test_what_no_training_keeps_is_known(change: Mapping[str, Tensor]) -> None:
     assert not Stacking(**{**SOUND, **change}).is_of(3)
 
 
+def test_of_several_logits_those_are_taken_that_are_best_with_own_edges() -> None:
+    """Votes may say nothing that own edges do not say."""
+    graph = rings(3)
+    good, noise = guesses(graph), guesses(graph) + 8 * guesses(graph).flip(0)
+    for said, place in (([good, noise], 0), ([noise, good], 1), ([good, good], 0)):
+        taken, found = fit_best_stacking(said, graph)
+        assert taken == place
+        assert torch.equal(found.weights, fit_stacking(said[place], graph).weights)
+    val = graph.val_mask
+    assert val is not None
+    few = replace(graph, val_mask=val & (val.cumsum(0) < 90))
+    assert fit_best_stacking([noise, good], few)[0] == 0, "so few tell nothing"
+    assert fit_best_stacking([noise], graph)[0] == 0
+
+
 PRIVATE: Settings = merge(voting(), {"train": {"select_by": "last"}, "model": {"blocks": ["pooled.6"]}})
 
 
@@ -304,11 +319,11 @@ def test_a_prediction_has_the_weights_of_its_training(
     weights = torch.tensor([1.0, 0, 0, 2.0, *[0.0] * 6], dtype=torch.float64)
     stacked, voted = [], torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
-    def fitted(scores: Tensor, *_: object) -> Stacking:
-        stacked.append(scores)
-        return of_all(weights, EVEN)
+    def fitted(said: Sequence[Tensor], *_: object) -> tuple[int, Stacking]:
+        stacked.append(said[0])
+        return 0, of_all(weights, EVEN)
 
-    monkeypatch.setattr("veilgraph.paradigms.sealed.roles.fit_stacking", fitted)
+    monkeypatch.setattr("veilgraph.paradigms.sealed.roles.fit_best_stacking", fitted)
     monkeypatch.setattr("veilgraph.paradigms.sealed.roles.with_votes", lambda *_, classes_alone: voted)
     found = train(
         saved(tmp_path / "graphs", small_job(2, MARGINS, change), small_graphs(nodes=40, training=20)), tmp_path / "run"
@@ -330,6 +345,21 @@ def test_a_prediction_has_the_weights_of_its_training(
         keeper.put("stacking", damaged, {})
         with refused(RunError, code="lost", key="stacking", party="A"):
             predict(found.path)
+
+
+def test_a_prediction_takes_the_logits_that_its_training_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, voted = torch.tensor([1.0, *[0.0] * 9], dtype=torch.float64), torch.zeros(40, 3, dtype=torch.float64)
+    voted[:, 1] = 9
+    stacked = "veilgraph.paradigms.sealed.roles.fit_best_stacking"
+    monkeypatch.setattr("veilgraph.paradigms.sealed.roles.with_votes", lambda *_, classes_alone: voted)
+    for taken in (0, 1):
+        monkeypatch.setattr(stacked, lambda *_, taken=taken: (taken, of_all(weights, EVEN)))
+        folder = tmp_path / str(taken)
+        job = saved(folder / "graphs", small_job(2, MARGINS, PRIVATE), small_graphs(nodes=40, training=20))
+        found = train(job, folder / "run")
+        again = predict(found.path).uncalibrated
+        assert float((again - found.predictions.uncalibrated).abs().max()) < 4e-3
+        assert bool((again[:, 1] > 0.99).all()) == (taken == 0)
 
 
 @pytest.mark.parametrize("job", [{"output": "classes"}, {"named_nodes": 3}, merge(PRIVATE, {"output": "classes"})])

@@ -90,10 +90,6 @@ class Program(ABC):
     def predict(self) -> Tensor | None:
         """Predict, and reveal to the label holder; None at all others."""
 
-    def kept_output(self) -> tuple[Tensor, int]:
-        """Return this party's share of what ``predict`` opens, and its fractional bits: of ``online`` jobs alone."""
-        raise NotImplementedError
-
     def release(self) -> dict[PartyId, dict[str, Tensor]]:
         """Reveal weights to their holders: holder → name → weights."""
         raise RunError("this job releases no weights")
@@ -460,7 +456,6 @@ class SealedProgram(Program):
             self.told = machine.reveal(beside, context.label_party)
         return found
 
-    @override
     def kept_output(self) -> tuple[Tensor, int]:
         """Return this party's share of ``output``, int64 of its shape, and its fractional bits; nothing is opened."""
         found = self.output()

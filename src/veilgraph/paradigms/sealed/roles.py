@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.secrets import SEED_BYTES
-from veilgraph.core.tensor_file import Keeper
+from veilgraph.core.tensor_file import Keeper, Kept
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import gather
@@ -41,11 +41,11 @@ from veilgraph.paradigms.sealed.inputs import (
     with_scores,
 )
 from veilgraph.paradigms.sealed.plan import BOOSTING, Context, OwnData, Sizes, epsilon_of
-from veilgraph.paradigms.sealed.program import OUTSIDE, Program, certain_logits, logits_of
+from veilgraph.paradigms.sealed.program import OUTSIDE, Program, SealedProgram, certain_logits, logits_of
 from veilgraph.paradigms.sealed.records.home import Home, with_residuals
 from veilgraph.paradigms.sealed.records.program import program_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
-from veilgraph.paradigms.sealed.stacking import Stacking, fit_stacking
+from veilgraph.paradigms.sealed.stacking import Stacking, fit_best_stacking
 from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
 from veilgraph.protocol.bounds import agree_and_check_bounds
 from veilgraph.protocol.figures import CLASS_MEASURES, Scores
@@ -319,6 +319,7 @@ class SealedRole(Role):
             if self._asked != 0:
                 self.pay()
                 if self._job.online:
+                    assert isinstance(self.program, SealedProgram)  # other programs are of jobs with noise
                     self.keep_shares(*self.program.kept_output())
                 else:
                     self.learn(self.program.predict())
@@ -366,6 +367,7 @@ class SealedRole(Role):
 _DATA = "data"
 _EXAMPLES = "boosting"
 _STACKED = "stacking"
+_TAKEN = "taken"
 _NOISE = "noise-id"
 _TABLES = "tables"
 SHARES: Final = "answers"
@@ -564,6 +566,7 @@ class SealedLabelHolder(SealedHolder, Judge):
     """A holder with labels: learns predictions of all or named nodes, and judges steps."""
 
     _stacking: Stacking
+    _taken: int = 0
     _opinions: Tensor | None = None
 
     def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
@@ -619,14 +622,16 @@ class SealedLabelHolder(SealedHolder, Judge):
 
     def _kept_examples(self) -> Examples:
         what = f"the training nodes that trees of the block {BOOSTING} were fitted to"
-        return Examples(**self._kept(_EXAMPLES, what, lambda kept: set(kept) == {"rows", "labels"}))
+        return Examples(**self._kept(_EXAMPLES, what, lambda kept: set(kept) == {"rows", "labels"}).tensors)
 
     def _kept_stacking(self, classes: int) -> Stacking:
         names, what = set(Stacking.__dataclass_fields__), f"weights of its own edges, as of {classes} classes,"
-        return Stacking(**self._kept(_STACKED, what, lambda k: set(k) == names and Stacking(**k).is_of(classes)))
+        kept = self._kept(_STACKED, what, lambda k: set(k) == names and Stacking(**k).is_of(classes))
+        self._taken = int(kept.facts.get(_TAKEN) == 1)
+        return Stacking(**kept.tensors)
 
-    def _kept(self, name: str, what: str, sound: Callable[[Mapping[str, Tensor]], bool]) -> Mapping[str, Tensor]:
-        """Load tensors that the training saved under ``name``; ``RunError`` if missing or not ``sound``."""
+    def _kept(self, name: str, what: str, sound: Callable[[Mapping[str, Tensor]], bool]) -> Kept:
+        """Load what the training saved under ``name``; ``RunError`` if missing or not ``sound``."""
         kept = self.session.keeper.get(name)
         if kept is None or not sound(kept.tensors):
             raise RunError(
@@ -636,7 +641,7 @@ class SealedLabelHolder(SealedHolder, Judge):
                 key=name,
                 party=self.session.link.party,
             )
-        return kept.tensors
+        return kept
 
     @override
     def keep(self) -> None:
@@ -663,29 +668,30 @@ class SealedLabelHolder(SealedHolder, Judge):
         """Keep logits of what was revealed, combined with noisy votes and stacked with own edges where the job does."""
         assert found is not None
         if self._job.records is not None:
-            said = self._home.opinions() if self._opinions is None else self._opinions
-            self.logits = self._home.with_scores(said, found, self._objective.weights)
+            opinions = self._home.opinions() if self._opinions is None else self._opinions
+            self.logits = self._home.with_scores(opinions, found, self._objective.weights)
             return
         self.logits = self._opened_logits(found)
+        said = [self.logits]
         if self._job.privacy is not None:
-            combined = self._with_votes(self.logits)
+            said = [self._with_votes(self.logits), self.logits]
             alone = self._job.output == "classes"
-            self.logits = certain_logits(combined.argmax(1, keepdim=True), self._classes) if alone else combined
+            self.logits = certain_logits(said[0].argmax(1, keepdim=True), self._classes) if alone else said[0]
         if self._stacks:
-            self.logits = self._stacked(self.logits)
+            self.logits = self._stacked(said)
 
     @property
     def _stacks(self) -> bool:
         """Whether own edges are stacked on the logits: margins of all nodes are opened, of the job's network."""
         return self._job.output == "margins" and self.predicted is None and self._job.records is None
 
-    def _stacked(self, scores: Tensor) -> Tensor:
-        """Add what this holder's own edges say to the logits: fit and save the stacking in training, else use it."""
+    def _stacked(self, said: Sequence[Tensor]) -> Tensor:
+        """Add what this holder's own edges say to the best of several logits; in training choose, fit and save."""
         graph = self.labelled()
         if self._trains:
-            self._stacking = fit_stacking(scores, graph, self._objective.weights)
-            self.session.keeper.put(_STACKED, vars(self._stacking), {})
-        return self._stacking.logits(scores, graph)
+            self._taken, self._stacking = fit_best_stacking(said, graph, self._objective.weights)
+            self.session.keeper.put(_STACKED, vars(self._stacking), {_TAKEN: self._taken})
+        return self._stacking.logits(said[self._taken], graph)
 
     def _opened_logits(self, found: Tensor) -> Tensor:
         return logits_of(found) if self._job.output == "margins" else certain_logits(found, self._classes)

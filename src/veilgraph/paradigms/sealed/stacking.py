@@ -171,6 +171,28 @@ def fit_stacking(logits: Tensor, graph: PartyGraph, by_class: Tensor | None = No
     return Stacking(torch.from_numpy(whole), judged, torch.from_numpy(folds), torch.from_numpy(usual))
 
 
+def fit_best_stacking(
+    said: Sequence[Tensor], graph: PartyGraph, by_class: Tensor | None = None
+) -> tuple[int, Stacking]:
+    """Fit a stacking to each of several logits [N, C], and return place and stacking of the best.
+
+    That has the lowest loss on validation nodes, with class weights as ``fit_stacking`` has them; the first of several,
+    and where there are too few such nodes.
+    """
+    fitted = [fit_stacking(each, graph, by_class) for each in said]
+    val, labels, (nodes, classes) = graph.val_mask, graph.labels, said[0].shape
+    if len(said) == 1 or val is None or labels is None or int(val[:nodes].sum()) < _FEWEST:
+        return 0, fitted[0]
+    judged = val[:nodes].nonzero()[:, 0]
+    known = Regression(labels[judged].numpy(), np.ones(classes) if by_class is None else by_class.double().numpy())
+    likely = [
+        float(known.likely(of.logits(each, graph)[judged].double().numpy()).sum())
+        for of, each in zip(fitted, said, strict=True)
+    ]
+    place = likely.index(max(likely))
+    return place, fitted[place]
+
+
 def _quality(logits: Floats, labels: _Labels) -> float:
     """Average precision of two classes; accuracy where that is None."""
     precision = average_precision(torch.from_numpy(logits), torch.from_numpy(labels))
