@@ -184,7 +184,8 @@ def table(found: Mapping[str, float]) -> list[str]:
         "",
         "AUC of two classes, else accuracy, on test nodes. Below an ε stand points above the control, "
         f"ε = {CONTROL:g}, with 95 % intervals of the mean. Two holders, three of `amazon`, `S-FFSD` and payments. "
-        "*A alone* is the label holder's own model, and no `privacy` the default sealed job. `python -m research.training_records --seeds 10` and `--write`.",
+        "*A alone* is the label holder's own model, and no `privacy` the default sealed job. "
+        "`python -m research.training_records --seeds 10` and `--write`.",
     ]
 
 

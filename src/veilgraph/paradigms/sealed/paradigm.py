@@ -337,7 +337,7 @@ class _SealedPrivacy(Privacy[SealedJob]):
 
 _MARGINS_SAY_MORE: Final = (
     "of classes alone votes turn few predictions: with output: margins, if all holders accept it, they added more "
-    "accuracy at ε = 4 on six of seven sets of several classes, and nothing on one of hundreds of votes a node"
+    "accuracy at ε = 4 on all seven sets of several classes, though next to nothing on one of hundreds of votes a node"
 )
 
 
