@@ -248,10 +248,17 @@ def expected_table(job: JobSettings, epsilons: Mapping[float, float]) -> Table |
     if not facts:
         return None
     names = [name for name in _FIGURES if any(each[name] is not None for each in facts)]
-    caption = (
-        "On test nodes of public data sets. alone: the label holder, or in averaging each holder, by itself. ε near 0: "
-        "what all but the protected data bring, so noise leaves what is above that. no privacy: the same job without "
-        "the setting. Yours are other data: veilgraph compare JOB.yaml measures alone and without noise on them."
+    said = {
+        "alone": "alone: the label holder, or in averaging each holder, by itself.",
+        "control": "ε near 0: what all but the protected data bring, so noise leaves what is above that.",
+        "unprotected": "no privacy: the same job without the setting.",
+    }
+    caption = " ".join(
+        [
+            "On test nodes of public data sets.",
+            *(words for name, words in said.items() if name in names),
+            "Yours are other data: veilgraph compare JOB.yaml measures alone and without noise on them.",
+        ]
     )
     rows, shown = [], None
     for each in facts:
