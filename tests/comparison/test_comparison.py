@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score, f1_score, log_loss, roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch_geometric.data import Data
 
 from tests import nightly
@@ -319,6 +322,73 @@ def test_a_regression_sees_two_and_four_hops_and_each_relation() -> None:
         )
         for each in (graph, apart):
             assert auc_of_test(each, PLAIN["logistic"](each, 0, balanced=False)) > 0.9
+
+
+def test_a_regression_sees_hops_that_change_between_relations() -> None:
+    """On a ring of links of two kinds by turns, two hops of either kind are never there."""
+    nodes, generator = 400, torch.Generator().manual_seed(6)
+    x = torch.randn(nodes, 2, generator=generator)
+    ring = torch.stack([torch.arange(nodes).roll(1), torch.arange(nodes)])
+    place = torch.arange(nodes) // 8 % 4
+    labels = (x.roll(2, 0)[:, 0] > 0).long()
+    graph = PartyGraph("A", x, ring, None, labels, place < 2, place == 2, place == 3, num_classes=2)
+    kinds = (torch.arange(nodes) % 2).to(torch.int16)
+    graph = replace(graph, edge_relation=kinds, relations=(Relation("even"), Relation("odd")))
+    assert auc_of_test(graph, PLAIN["logistic"](graph, 0, balanced=False)) > 0.9
+
+
+def test_columns_of_words_are_scaled_together_whatever_they_are_counted_in() -> None:
+    generator = torch.Generator().manual_seed(7)
+    words = (torch.rand(300, 40, generator=generator) < 0.1).float()
+    labels, place = (words[:, :5].sum(1) > 0).long(), torch.arange(300) % 4
+    links = torch.randint(300, (2, 900), generator=generator)
+    links = links[:, links[0] != links[1]]
+    found = []
+    for many in (1.0, 1000.0):
+        graph = PartyGraph("A", (many * words).to_sparse_csr(), links, None, labels, place < 2, place == 2, place == 3)
+        found.append(PLAIN["logistic"](replace(graph, num_classes=2), 0, balanced=False))
+    assert np.allclose(found[0], found[1], atol=1e-3)
+
+
+def test_a_penalty_is_chosen_as_classes_weigh_in_training() -> None:
+    """Of a rare class the loss on validation nodes chooses another penalty where all nodes count alike."""
+    generator = torch.Generator().manual_seed(1)
+    x, place = torch.randn(400, 30, generator=generator), torch.arange(400) % 4
+    labels = (x[:, 0] + 1.5 * torch.randn(400, generator=generator) > 2.6).long()
+    nobody = torch.empty((2, 0), dtype=torch.int64)
+    graph = PartyGraph("A", x, nobody, None, labels, place < 2, place == 2, place == 3, num_classes=2)
+    train, val = (place < 2).numpy(), (place == 2).numpy()
+    y, rows = labels.numpy(), x.double().numpy()
+    tried = []
+    for strength in (0.003, 0.03, 0.3):
+        model = LogisticRegression(C=strength, max_iter=1000, class_weight="balanced")
+        tried.append(make_pipeline(StandardScaler(), model).fit(rows[train], y[train]).predict_proba(rows))
+    rare = np.where(y[val] == 1, (y[val] == 0).sum() / (y[val] == 1).sum(), 1.0)
+    alike, weighted = (
+        min(range(3), key=lambda at: log_loss(y[val], tried[at][val], sample_weight=each)) for each in (None, rare)
+    )
+    assert alike != weighted, "or this says nothing"
+    assert np.allclose(PLAIN["logistic"](graph, 0, balanced=True), tried[weighted], atol=1e-4)
+
+
+def test_of_a_bank_alone_links_across_are_told_apart(tmp_path: Path) -> None:
+    """Every account has two links, and the class is whether one is with the other bank."""
+    nodes, draw = 400, torch.Generator().manual_seed(8)
+    bank, number = torch.arange(nodes) % 2, torch.arange(nodes)
+    crosses = (number // 2 % 100 < 50)[:, None].expand(-1, 1).ravel()
+    own = torch.stack([(number + 2) % nodes, number])
+    other = torch.where(crosses, number ^ 1, (number + 4) % nodes)
+    edges = torch.cat([own, torch.stack([other, number])], 1)
+    place = number // 2 % 4
+    whole = Data(x=torch.randn(nodes, 2, generator=draw), edge_index=edges, y=crosses.long())
+    whole.train_mask, whole.val_mask, whole.test_mask = place < 2, place == 2, place == 3
+    found = split_at_home(PartyGraph.from_data(POOLED, whole), "AB", bank)
+    job = parse_job({"paradigm": "union", "data": {"dataset": "synthetic", "holders": 2}, "train": {"epochs": 1}})
+    graphs, ids = [graph for graph, _ in found], {graph.party: ids for graph, ids in found}
+    inputs = paradigm_of(job).data.accept(job, graphs, ids)
+    kinds, (labels, rows) = ways(inputs), nodes_of_test(inputs)
+    likely = kinds["each holder: logistic"].way(lambda _: None)[rows]
+    assert figures(Scored(labels.numpy(), likely), 1.0)["auc"] > 0.95
 
 
 def test_banks_are_judged_beside_plain_models_of_all_their_edges(tmp_path: Path) -> None:

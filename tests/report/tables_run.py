@@ -32,12 +32,12 @@ def write_tables(folder: Path) -> dict[str, Path]:
         lines = ["id,x,y,label,split" if labelled else "id,x,y"]
         for number, text in enumerate(IDS):
             more = f",{LABELS[number]},{SPLITS[number % 4]}" if labelled else ""
-            lines.append(f"{text},{number % 7},{number * 7 % 11}{more}")
+            lines.append(f"{text if labelled else text.lower()},{number % 7},{number * 7 % 11}{more}")
         (home / "nodes.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         nodes: dict[str, object] = {"file": "nodes.csv", "id": "id", "features": [{"columns": ["x", "y"]}]}
         if labelled:
             nodes |= {"label": {"column": "label", "classes": ["no", "yes"]}, "split": {"column": "split"}}
-        content = {"party": name, "nodes": nodes}
+        content = {"party": name, "nodes": nodes, "ids": {"lower": True}}
         (home / "party.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
         found[name] = home / "party.yaml"
     return found
@@ -63,10 +63,11 @@ def model(
     store = RunDirectory.open(path).party("A")
     known = store.ids()
     assert known is not None
-    order = [IDS.index(text) for text in known]
+    order = [IDS.index(text.upper()) for text in known]
     likely = torch.from_numpy(np.stack([1 - chances, chances], 1)[order])
     nodes = None if rows is None else torch.tensor([place for place, number in enumerate(order) if number in set(rows)])
     ids = known if nodes is None else [known[place] for place in nodes]
     predicted = Predicted(likely if nodes is None else likely[nodes], nodes=nodes, classes_alone=classes_alone)
-    save_predictions(store, predicted, ids, ["no", "yes"], calibration=calibration)
+    written = [text.upper() for text in ids]  # as A's own table has them
+    save_predictions(store, predicted, written, ["no", "yes"], alike=ids, calibration=calibration)
     return path

@@ -96,6 +96,15 @@ def test_a_curve_is_of_its_own_kind_of_job_alone() -> None:
     assert "was not measured" in not_measured(of_nodes)
 
 
+def test_totals_beyond_what_was_measured_are_not_listed_again() -> None:
+    votes = {"model": {"edge_slots": 8192}, "train": {"select_by": "last"}, "output": "margins", "privacy": VOTES}
+    job = parse_job({"paradigm": "sealed", "data": {"dataset": "cora"}, **votes})
+    table = expected_table(job, {each: each for each in (4.0, 8.0, 16.0, 64.0)})
+    assert table is not None
+    assert [text for text in map(str, table.columns[0].cells) if text] == ["4", "8"]
+    assert [column.header for column in table.columns][-2:] == ["no privacy", "seeds"]
+
+
 def test_a_curve_is_of_one_neighbouring_relation() -> None:
     """Of nodes it is zero-out's; at the same ε replacement takes about twice the noise."""
     trained = {"epsilon_total": 4, "batch": 200}
