@@ -33,7 +33,7 @@ from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.sealed.functions import BITS
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.inputs import own_data
-from veilgraph.paradigms.sealed.networks.network import GAIN_BITS
+from veilgraph.paradigms.sealed.networks.rows import GAIN_BITS
 from veilgraph.paradigms.sealed.paradigm import costs_of
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.roles import NamedNodes, SealedLabelHolder, check_learning

@@ -1,18 +1,5 @@
 """The network of sealed jobs: logits Z·W + relu(Z·U)·V on rows Z that are made once, before any step.
 
-A row of Z is blocks side by side: 1, for the bias; holders' own columns; what each made of them at home, also over its
-own edges; and columns after hops, over all holders' edges together or over each one's. Which of these are
-learned from, and whether there is a hidden layer, is tried: a trial has weights of its blocks alone.
-
-Linear propagation does not depend on weights, so no step has a hop in it. Rows are wanted at training and validation
-nodes that nobody but the label holder may know. Where columns are fewer than training rows and what evaluations move,
-all columns hop and the label holder picks its rows. Else a hidden one-hot column for each training node hops and is
-multiplied with every holder's columns, and validation nodes are picked out of the logits of all nodes. Prediction
-likewise propagates either what the first weights make of the columns, or the columns.
-
-Columns are standardised inside, by means and deviations over the training rows, which nobody learns: hops leave columns
-with very different spreads.
-
 Where training rows Z_T are far fewer than columns, the first weights W are not stepped: c·W_0 + Z_Tᵀ·A is, in A. The
 gradient of W is Z_Tᵀ·E, so a step adds to A what it would add to W but for Z_Tᵀ, and Z_T·W = c·Z_T·W_0 + (Z_T·Z_Tᵀ)·A.
 What a step multiplies, opens and tests is then as small as the rows are few. c is public: what decay leaves of W_0.
@@ -20,60 +7,22 @@ What a step multiplies, opens and tests is then as small as the rows are few. c 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import takewhile
-from types import MappingProxyType
-from typing import Final
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
-from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, inverse_root, multiply_open, relu
+from veilgraph.mpc.sealed.functions import BITS, multiply_open, relu
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, concatenate
-from veilgraph.paradigms.sealed.learners import Learners
-from veilgraph.paradigms.sealed.networks.propagation import HiddenEdges, Propagation, check_double_entry, one_hot
-from veilgraph.paradigms.sealed.plan import (
-    MOST_OPENED,
-    NEAR,
-    UNIT,
-    Context,
-    Trial,
-    hops_of,
-    is_near,
-    is_pooled,
-)
+from veilgraph.paradigms.sealed.networks.rows import Rows
+from veilgraph.paradigms.sealed.plan import Context, Trial, hops_of, is_near
 
-_WAYS: Final = ("in", "out")
 Parts = dict[str, slice]  # name → rows of the first weights
-_LARGEST_GAIN: Final = 4  # bits of it
-_LEAST_VARIANCE: Final = 4.0**-_LARGEST_GAIN  # added to every variance
-_VARIANCE_BITS: Final = 20
-GAIN_BITS: Final = 20  # of what columns are multiplied by
-_COARSE_BITS: Final = 12  # of rows that are squared, at least: squares of 2^6 of 2^17 rows fit the ring
-_SQUARES_FIT: Final = 62  # bits of a sum of squares that is cut
-_SQUARE_BITS: Final = 36  # of two such rows and their number together: squares of 2^13 fit
-
-
-@dataclass(frozen=True)
-class SavedWire:
-    """An attribute whose wire is saved with the weights: owner, name, shape, bits; ``predicts``: to predict, too."""
-
-    owner: object
-    attribute: str
-    shape: tuple[int, ...]
-    bits: int
-    predicts: bool = False
-
-    @property
-    def wire(self) -> Wire | None:
-        """The attribute's value; None before it is computed."""
-        found: Wire | None = getattr(self.owner, self.attribute)
-        return found
 
 
 @dataclass(frozen=True)
@@ -89,49 +38,14 @@ class ForwardState:
     left: Tensor | int = 1
 
 
-class Network:
-    """One party's part in the network of the trial ``trial``: rows, forward and backward pass, and prediction.
-
-    Attributes:
-        watched: opened wires whose range has not been tested yet, and does not follow from earlier tests.
-        columns: of every holder, [N, F_i], in the job's order.
-        rows: of training and, where columns are propagated, of judged validation nodes: [T + V, all columns].
-        mean, gain: of every column but the bias's, over the training rows: [1, all other columns].
-    """
+class Network(Rows):
+    """One party's part in the network of the trial ``trial``: forward and backward pass on its rows, and prediction."""
 
     def __init__(self, machine: Machine, context: Context) -> None:
-        self.machine, self.context = machine, context
+        super().__init__(machine, context)
         self.trial = context.plan.trials[0]
-        self.watched: list[Wire] = []
-        self.columns: list[Wire] = []
-        self.rows: Wire | None = None
-        self.mean: Wire | None = None
-        self.gain: Wire | None = None
-        self.edges = HiddenEdges(machine, context)
-        holders = tuple(context.sizes.edges)
-        self.relations = self._relations(holders)
-        """Block of hops → what it goes over, by name."""
-        self._spread: dict[str, Wire] = {}
         self._of_trial: dict[Trial, Wire] = {}
         self._products: dict[Trial, tuple[Wire, Wire]] = {}
-
-    def _relations(self, holders: Sequence[PartyId]) -> dict[str, dict[str, Propagation]]:
-        """Block with hops → name → the propagations that it goes over: one, or one for each holder or direction."""
-        machine, context = self.machine, self.context
-        blocks = [block for block in context.plan.blocks if hops_of(block)]
-        ways = (False, True) if context.sizes.blocks and context.plan.directed else (False,)
-        self._pooled = pooled = Propagation(machine, context, self.edges, holders, ways)
-        each = {holder: Propagation(machine, context, self.edges, [holder]) for holder in holders}
-        if context.sizes.blocks:  # every holder has edges of the same kinds: what differs is their direction
-            each = {_WAYS[way]: Propagation(machine, context, self.edges, holders, [way]) for way in ways}
-        return {
-            block: {block: pooled} if is_pooled(block) else {f"{block}.{name}": of for name, of in each.items()}
-            for block in blocks
-        }
-
-    @property
-    def _propagations(self) -> list[Propagation]:
-        return list(dict.fromkeys(each for relations in self.relations.values() for each in relations.values()))
 
     @property
     def width(self) -> int:
@@ -161,19 +75,6 @@ class Network:
         first, *more = self.shapes
         return [(self.context.sizes.training, self.width) if self.sums_rows else first, *more]
 
-    def _moved_width(self, block: str) -> int:
-        """Number of columns of a block at one relation, over all holders."""
-        return sum(self.context.width_of(holder, block) for holder in self.context.abreast)
-
-    @property
-    def _block_widths(self) -> dict[str, int]:
-        """Block → its number of columns in a row, over all holders and relations."""
-        return {
-            block: sum(self.context.width_of(holder, block) for holder in self.context.abreast)
-            * len(self.relations.get(block, (block,)))
-            for block in (*self.context.plan.home, *self.relations)
-        }
-
     def parts(self, holder: PartyId) -> Parts:
         """Rows of the trial's first weights that multiply a holder's own columns, by name of the block.
 
@@ -188,49 +89,6 @@ class Network:
                     if other == holder and size:
                         found[name] = slice(start, start + size)
                     start += size
-        return found
-
-    def enter(self, *, trains: bool) -> None:
-        """Put in all holders' columns and edges; once a session. ``DataError`` where a union's double entry differs."""
-        context, sizes = self.context, self.context.sizes
-
-        def own(holder: PartyId, rows: int) -> Wire:
-            shape = rows, context.width_of(holder, *context.plan.home)
-            return self.machine.put(holder, context.columns_of(holder), shape, BITS)
-
-        if sizes.blocks:
-            self.columns = [concatenate([own(holder, block.size) for holder, block in sizes.owners.items()])]
-        else:
-            self.columns = [own(holder, sizes.nodes) for holder in sizes.columns]
-        for each in self._propagations:
-            each.enter(transposed=trains)
-        if len(sizes.blocks) > 1 and self.relations and len(sizes.owners) == len(sizes.blocks):
-            into, out = (self.edges.of(list(sizes.blocks), [way]) for way in (False, self.context.plan.directed))
-            check_double_entry(self.machine, self.context, into, out)
-
-    def normalise(self) -> None:
-        """Compute the degree factors of all propagations; once a session."""
-        for each in self._propagations:
-            each.normalise()
-
-    def prepare(self) -> None:
-        """Make ``rows`` for a training, after ``normalise``, and standardise them."""
-        self.normalise()
-        self.machine.at("rows")
-        rows = self._plain_rows()
-        self.rows = self._standardised(rows)
-
-    def kept(self) -> dict[str, SavedWire]:
-        """Name → wire that is computed once and saved with the weights, in the order of restoring."""
-        sizes, columns = self.context.sizes, sum(self._block_widths[block] for block in self.context.plan.blocks)
-        found = {
-            f"roots.{place}": SavedWire(each, "roots", (sizes.nodes, 1), FINE_BITS)
-            for place, each in enumerate(self._propagations)
-            if not (each.is_owned or sizes.blocks)  # which has other rows in every session
-        }
-        found["rows"] = SavedWire(self, "rows", (self._row_count, 1 + columns), BITS)
-        found["weight.mean"] = SavedWire(self, "mean", (1, columns), BITS, predicts=True)
-        found["weight.gain"] = SavedWire(self, "gain", (1, columns), GAIN_BITS, predicts=True)
         return found
 
     def resume(self) -> None:
@@ -305,35 +163,6 @@ class Network:
             return self._logits(weights, self._trial_rows()[sizes.training :]).logits
         picked = self.machine.pick(owner, self.context.of(owner, "judged"), sizes.validation, self.predict(weights))
         return self.machine.open(picked)
-
-    @property
-    def propagates_columns(self) -> bool:
-        """Whether all nodes' columns are propagated, and rows picked out of them; else one-hot columns of rows are.
-
-        That is whichever moves fewer words of 32 bits over edges: columns with units of their own have two, and so has
-        what first weights make of them, which each evaluation moves where rows are not picked.
-        """
-        sizes, plan = self.context.sizes, self.context.plan
-        if not self.relations or sizes.blocks:
-            return True
-        evaluations = -(-plan.steps // plan.kept_every) / len(plan.trials) if sizes.validation else 0
-        widths = [(trial.blocks, sizes.classes + plan.hidden * trial.deep) for trial in plan.trials]
-        judged = 2 * evaluations * sum(width * len(self._hops_of(blocks)) for blocks, width in widths)
-        made = self._hops_of(plan.blocks)
-        columns = sum(self._moved_width(kind) * (1 if self._is_narrow(kind) else 2) for kind in made)
-        return sizes.training * len(made) + judged >= columns
-
-    def _hops_of(self, blocks: Sequence[str]) -> list[str]:
-        """One block of its kind for each hop that these blocks need, with near ones shared."""
-        farthest: dict[str, str] = {}
-        for block in filter(hops_of, blocks):
-            kind = block.rpartition(".")[0]
-            farthest[kind] = max(block, farthest.get(kind, block), key=hops_of)
-        return [block for block in farthest.values() for _ in range(hops_of(block) * len(self.relations[block]))]
-
-    def _is_narrow(self, block: str) -> bool:
-        """Whether no entry that a block with hops moves is above 1."""
-        return not self.context.plan.standard or block.startswith(UNIT)
 
     def _logits(self, weights: Sequence[Wire], rows: Wire) -> ForwardState:
         return self._head(weights, rows, self.linear(rows, weights[0]))
@@ -415,133 +244,6 @@ class Network:
         assert total is not None
         return total
 
-    def _home(self, *blocks: str) -> list[Wire]:
-        """Columns of the given blocks made at home, one wire for each holder that has some, and each block."""
-        home, found = self.context.plan.home, []
-        for holder, columns in zip(self.context.abreast, self.columns, strict=True):
-            for block in blocks:
-                start = self.context.width_of(holder, *home[: home.index(block)])
-                if width := self.context.width_of(holder, block):
-                    found.append(columns[:, start : start + width])
-        return found
-
-    def _hop_by_hop(self, made: Mapping[int, Wire]) -> list[Wire]:
-        """Σ_k P^k·B_k, of k → B_k, over all holders' edges, as P·(B_1 + P·(B_2 + …)): a list of one wire, or empty."""
-        total: list[Wire] = []
-        for hops in range(max(made, default=0), 0, -1):
-            parts = [*total, *([made[hops]] if hops in made else [])]
-            whole = parts[0] if len(parts) == 1 else parts[0] + parts[1]
-            total = [self.spread(self._pooled, 1, whole)]
-        return total
-
-    def _moved_columns(self, block: str, name: str, relation: Propagation) -> Wire:
-        """All columns that ``block`` moves, after its hops over ``relation``; once a session."""
-        if name not in self._spread:
-            columns, apart = self._home(*self.context.plan.moved(block)), name.removeprefix(block)
-            nearer = {hops_of(near): self._moved_columns(near, near + apart, relation) for near in self._nearer(block)}
-            narrow = self._is_narrow(block)
-            self._spread[name] = self.spread(relation, hops_of(block), *columns, nearer=nearer, narrow=narrow)
-        return self._spread[name]
-
-    def _nearer(self, block: str) -> list[str]:
-        """Blocks of fewer hops that this one goes on from: of one less, or where it is far, of 1, 2 and so on to 3."""
-        kind, _, hops = block.rpartition(".")
-        if is_near(block):
-            return [near for near in [f"{kind}.{int(hops) - 1}"] if near in self.relations]
-        return list(takewhile(self.relations.__contains__, (f"{kind}.{near}" for near in range(1, NEAR + 1))))
-
-    def spread(
-        self,
-        relation: Propagation,
-        hops: int,
-        *columns: Wire,
-        nearer: Mapping[int, Wire] = MappingProxyType({}),
-        transposed: bool = False,
-        narrow: bool = False,
-    ) -> Wire:
-        """Propagate columns B side by side: P^K·B, or with Pᵀ; watched unless ``narrow``, as in ``Propagation``."""
-        found = relation(
-            columns, hops, self.context.plan.teleport(hops), nearer=nearer, transposed=transposed, narrow=narrow
-        )
-        self.watched.extend([] if narrow else [found])
-        return found
-
-    @property
-    def _row_count(self) -> int:
-        sizes = self.context.sizes
-        return sizes.training + (sizes.validation if self.propagates_columns else 0)
-
-    def _plain_rows(self) -> Wire:
-        """Make training and validation rows, not standardised: [T + V, 1 and the columns of all blocks]."""
-        machine, sizes, context = self.machine, self.context.sizes, self.context
-        owner, count = context.label_party, self._row_count
-        one = machine.constant(torch.full((count, 1), 1 << BITS), BITS)
-        if self.propagates_columns:
-            parts = [part for block in context.plan.blocks for part in self._columns_of_all(block)]
-            everything = concatenate(parts, 1)
-            learners = Learners(machine, context)
-            picked = [self.opened(learners.pick("rows", "training", everything))]
-            if sizes.validation:
-                picked.append(self.opened(learners.pick("judged", "validation", everything)))
-            return concatenate([one, concatenate(picked)], 1)
-        rows = context.of(owner, "rows")
-        columns = None if rows is None else one_hot(rows, sizes.nodes).T.contiguous()
-        start = machine.put(owner, columns, (sizes.nodes, count), BITS)
-        found, moved = [one], dict[str, Wire]()
-
-        def hopped(block: str, name: str, relation: Propagation) -> Wire:
-            if name not in moved:
-                apart, hops = name.removeprefix(block), hops_of(block)
-                if relation.holders == (owner,):  # who knows all of it
-                    moved[name] = relation.put(columns, hops, count)
-                else:
-                    nearer = {hops_of(near): hopped(near, near + apart, relation) for near in self._nearer(block)}
-                    moved[name] = self.spread(relation, hops, start, nearer=nearer, transposed=True, narrow=True)
-            return moved[name]
-
-        for block in context.plan.blocks:
-            for name, relation in self.relations.get(block, {block: None}).items():
-                places = start if relation is None else hopped(block, name, relation)
-                parts = self._home(*(context.plan.moved(block) if relation else (block,)))
-                found += [self.opened(machine.product(matmul, places.T, part)) for part in parts]
-        return concatenate(found, 1)
-
-    def _columns_of_all(self, block: str) -> list[Wire]:
-        """A block's columns at all nodes, one wire for each relation of its hops or each holder: [N, ·]."""
-        relations = self.relations.get(block)
-        if relations is None:
-            return self._home(block)
-        return [self._moved_columns(block, name, relation) for name, relation in relations.items()]
-
-    def _standardised(self, rows: Wire) -> Wire:
-        """Subtract each column's mean and divide by its deviation over the training rows, but not the bias's."""
-        machine, training = self.machine, self.context.sizes.training
-        columns = rows[:, 1:]
-        self.mean = self._column_means(machine.split(columns[:training]), BITS)
-        centred = columns - self.mean
-        coarse = centred[:training]
-        # Of rows of length 1 hops make entries up to the root of the largest degree, and centred ones twice as large.
-        largest = training * 4 * self.context.sizes.max_degree << 2 * BITS
-        if self.context.plan.standard or largest.bit_length() > _SQUARES_FIT:
-            coarse_bits = max(_COARSE_BITS, (_SQUARE_BITS - training.bit_length()) // 2)
-            coarse = machine.open(machine.split(coarse), BITS - coarse_bits)
-        variance = self._column_means(machine.product(torch.mul, coarse, coarse), _VARIANCE_BITS)
-        self.watched.append(variance)
-        whole = variance.plus(_LEAST_VARIANCE).halved(-_VARIANCE_BITS)
-        doublings = _VARIANCE_BITS // 2 - (0 if self.context.plan.standard else _LARGEST_GAIN)
-        root = inverse_root(machine, machine.split(whole[0]), MOST_OPENED << _VARIANCE_BITS, GAIN_BITS + doublings)
-        self.gain = root[None].halved(-doublings)
-        return concatenate([rows[:, :1], self.opened(machine.product(torch.mul, centred, self.gain))], 1)
-
-    def _column_means(self, rows: Summands, bits: int) -> Wire:
-        """Mean over rows [n, d], opened with ``bits`` fractional bits: [1, d]."""
-        count = rows.shape[0]
-        scale = count.bit_length() - 1
-        total = rows.map(lambda part: part.sum(0, keepdim=True)).halved(scale)
-        fewer = self.machine.open(total, max(0, total.bits - ERROR_BITS))
-        share = self.machine.split(fewer).scaled(2.0**scale / count, FINE_BITS)
-        return self.machine.open(share, share.bits - bits)
-
     def _trial_rows(self) -> Wire:
         assert self.rows is not None
         if self.trial not in self._of_trial:
@@ -550,20 +252,3 @@ class Network:
 
     def _training_rows(self) -> Wire:
         return self._trial_rows()[: self.context.sizes.training]
-
-    def places(self, blocks: Sequence[str]) -> Tensor:
-        """Positions, in a row of all blocks, of the bias and of the columns of these blocks: int64."""
-        places, start = dict[str, Tensor](), 1
-        for block in self.context.plan.blocks:
-            places[block] = torch.arange(start, start + self._block_widths[block])
-            start += self._block_widths[block]
-        return torch.cat([torch.zeros(1, dtype=torch.int64), *(places[block] for block in blocks)])
-
-    def linear(self, left: Wire, weight: Wire) -> Wire:
-        """Multiply ``left`` by a weight matrix, and open the product, watched."""
-        return self.opened(self.machine.product(matmul, left, weight))
-
-    def opened(self, summands: Summands, bits: int = BITS) -> Wire:
-        """Open summands with ``bits`` fractional bits, and add the wire to ``watched``."""
-        self.watched.append(self.machine.open(summands, summands.bits - bits))
-        return self.watched[-1]

@@ -14,8 +14,9 @@ from veilgraph.core.types import PartyId
 from veilgraph.mpc.sealed.functions import BITS, one_hot_of_largest
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire
-from veilgraph.paradigms.sealed.networks.network import Network, SavedWire
+from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.networks.propagation import Propagation, repeat_column
+from veilgraph.paradigms.sealed.networks.rows import SavedWire
 from veilgraph.paradigms.sealed.plan import MOST_OPENED, Context
 
 _LIFT: Final = 4 * MOST_OPENED  # added to the logit of a training node's label, which then is its largest
