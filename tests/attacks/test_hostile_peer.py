@@ -142,18 +142,18 @@ def collection() -> Mapping[PartyId, Program]:
     return dict.fromkeys("AB", program)
 
 
-def sealed(*, checked: bool) -> Mapping[PartyId, Program]:
-    """With checks the first dealing is opened and the second one used."""
-    holders = ["A", "B"]
+def sealed(*, checked: bool = False, dealer: PartyId = SERVER) -> Mapping[PartyId, Program]:
+    """With checks the first dealing is opened and the second one used; A or B deals for two others."""
+    holders = ["A", "B"] if dealer == SERVER else ["A", "B", "C"]
 
     def machine_of(link: Link) -> Machine:
-        if link.party == SERVER:
+        if link.party == dealer:
             secrets = fixed_secrets(SERVER)
             return dealer_of(link, holders, secrets, work) if checked else DealerMachine(link, holders, secrets)
         if checked:
             draws = iter([bytes(8), b"\xff" * 8])
             link = checked_link(link, holders, SERVER, work, 0.5, lambda _: next(draws), MemoryKeeper())
-        return HolderMachine(link, holders)
+        return HolderMachine(link, holders, dealer)
 
     def work(machine: Machine) -> None:
         has = machine.party == "A"
@@ -164,7 +164,7 @@ def sealed(*, checked: bool) -> Mapping[PartyId, Program]:
         wire = machine.open(machine.pick("A", torch.tensor([2, 0]) if has else None, 2, wire))
         machine.reveal(wire, "A")
 
-    return dict.fromkeys([*holders, SERVER], lambda link: work(machine_of(link)))
+    return dict.fromkeys({*holders, dealer}, lambda link: work(machine_of(link)))
 
 
 def averages(settings: AveragingJob) -> Mapping[PartyId, Program]:
@@ -188,8 +188,10 @@ SCENARIOS: dict[str, Callable[[], Mapping[PartyId, Program]]] = {
     "sampled releases": partial(releases, local_job(3)),
     "alignment": alignment,
     "collection": collection,
-    "sealed": partial(sealed, checked=False),
+    "sealed": sealed,
     "sealed, checked": partial(sealed, checked=True),
+    "sealed, dealt by the holder with edges": partial(sealed, dealer="A"),
+    "sealed, dealt by another holder": partial(sealed, dealer="B"),
     "averaging": partial(averages, averaging_job()),
 }
 

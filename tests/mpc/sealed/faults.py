@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from veilgraph.mpc.sealed import comparison, hops
+from veilgraph.mpc.sealed import comparison, hops, permutations, picks
 from veilgraph.mpc.sealed.correlations import NOBODY, Form, Stream
 from veilgraph.mpc.sealed.machine import DealerMachine
 
@@ -64,10 +64,11 @@ def unshuffled(nodes: int) -> Callable[[Patch], None]:
     """Random orders of so many rows are none."""
 
     def mutate(patch: Patch) -> None:
-        shuffled = hops.shuffled
-        patch.setattr(
-            hops, "shuffled", lambda numbers: torch.arange(nodes) if len(numbers) == nodes else shuffled(numbers)
-        )
+        shuffled = permutations.shuffled
+        for module in (hops, picks):
+            patch.setattr(
+                module, "shuffled", lambda numbers: torch.arange(nodes) if len(numbers) == nodes else shuffled(numbers)
+            )
 
     return mutate
 
@@ -78,7 +79,7 @@ def cuts_alike(patch: Patch) -> None:
 
     def with_one_seed(self: DealerMachine, *arguments: object) -> None:
         init(self, *arguments)  # type: ignore[arg-type]
-        self.dealer.streams[NOBODY] = Stream(bytes(32))
+        self.dealing.streams[NOBODY] = Stream(bytes(32))
 
     patch.setattr(DealerMachine, "__init__", with_one_seed)
 

@@ -21,6 +21,12 @@ TWIN = ""
 Value = TypeVar("Value")
 
 
+def dealers(holders: int) -> list[PartyId]:
+    """Who may deal: a server and, for three holders or more, the first, the second, or the last of them."""
+    names = NAMES[:holders]
+    return [SERVER, *(dict.fromkeys([*names[:2], names[-1]]) if holders > 2 else ())]
+
+
 def run(
     program: Program,
     holders: int = 2,
@@ -30,6 +36,8 @@ def run(
     wrapped: Callable[[Link], Link] = lambda link: link,
     keeps: bool = False,
     noise: SecretSource = os.urandom,
+    dealer: PartyId = SERVER,
+    pair_secrets: SecretSource = os.urandom,
 ) -> dict[PartyId, object]:
     """What the program gives each party, the dealer and the twin ("") included.
 
@@ -37,28 +45,31 @@ def run(
         program: that all run.
         holders: how many.
         links: gets every party's.
-        secrets: of the dealer; all that is random comes of them.
+        secrets: of the dealer; all that is random comes of them, but for ``pair_secrets``.
         wrapped: what the recorded links are put on.
         keeps: whether they keep transcripts.
         noise: the twin's source of it.
+        dealer: who deals: a server, or one of the holders.
+        pair_secrets: of the first holder that computes, where another holder deals.
     """
     names: Sequence[PartyId] = NAMES[:holders]
-    hub = MemoryHub([*names, SERVER], 60)
+    parties = names if dealer in names else [*names, dealer]
+    hub = MemoryHub(parties, 60)
 
     def one(party: PartyId) -> object:
         link = RecordedLink(wrapped(hub.link(party)), keep_transcript=keeps)
         if links is not None:
             links[party] = link
         try:
-            if party == SERVER:
+            if party == dealer:
                 return program(DealerMachine(link, names, secrets))
-            return program(HolderMachine(link, names))
+            return program(HolderMachine(link, names, dealer, pair_secrets))
         except BaseException as error:
             hub.fail(party, error)
             raise
 
-    with ThreadPoolExecutor(holders + 1) as pool:
-        futures = {party: pool.submit(one, party) for party in (*names, SERVER)}
+    with ThreadPoolExecutor(len(parties)) as pool:
+        futures = {party: pool.submit(one, party) for party in parties}
         errors = [future.exception() for future in futures.values()]
         for error in errors:
             if error is not None and type(error).__name__ != "PeerFailed":
@@ -81,9 +92,11 @@ def wire(results: dict[PartyId, object], party: PartyId = "A") -> Wire:
 
 def secret(results: dict[PartyId, object]) -> Tensor:
     """The whole number that a wire of the program is, as a number with a sign: int64."""
-    holders = [name for name in results if name not in (SERVER, TWIN)]
-    public = wire(results).public
+    (dealer,) = [name for name in results if name != TWIN and wire(results, name).public is None]
+    holders = [name for name in results if name not in (dealer, TWIN)]
+    public = wire(results, holders[0]).public
     assert public is not None
+    assert all(torch.equal(wire(results, holder).known, public) for holder in holders), "Λ is not the same everywhere"
     masks = [wire(results, holder).mask for holder in holders]
-    assert torch.equal(wire(results, SERVER).mask, sum(masks[1:], start=masks[0])), "the dealer has other masks"
+    assert torch.equal(wire(results, dealer).mask, sum(masks[1:], start=masks[0])), "the dealer has other masks"
     return (public - sum(masks[1:], start=masks[0])).to(torch.int64)

@@ -15,7 +15,8 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed import functions
-from veilgraph.mpc.sealed.machine import CountingMachine, Machine
+from veilgraph.mpc.sealed.counting import CountingMachine
+from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire
 
 PAGE = find_page("sealed.md")
@@ -24,7 +25,8 @@ PAGE = find_page("sealed.md")
 class Clock:
     """Rounds: how many messages between holders wait for one another. The dealer is ahead of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, dealer: PartyId = SERVER) -> None:
+        self._dealer = dealer
         self._sent: dict[tuple[PartyId, PartyId, Tag], int] = {}
         self.at: dict[PartyId, int] = {}
 
@@ -36,7 +38,7 @@ class Clock:
         self._sent[sender, to, tag] = self.at.get(sender, 0) + 1
 
     def receives(self, sender: PartyId, to: PartyId, tag: Tag) -> None:
-        if SERVER not in (sender, to):
+        if sender != self._dealer and to != SERVER:
             self.at[to] = max(self.at.get(to, 0), self._sent[sender, to, tag])
 
 
@@ -129,17 +131,19 @@ Sent = dict[PartyId, tuple[int, int]]
 """Party → messages and bytes."""
 
 
-def measured(before: Before, operation: Callable[..., object], holders: int) -> tuple[Sent, int]:
+def measured(
+    before: Before, operation: Callable[..., object], holders: int, dealer: PartyId = SERVER
+) -> tuple[Sent, int]:
     """What all parties send, and the rounds of the operation."""
     links: dict[PartyId, RecordedLink] = {}
-    clock = Clock()
+    clock = Clock(dealer)
 
     def program(machine: Machine) -> None:
         values = before(machine)
         clock.at[machine.party] = 0
         operation(machine, *values)
 
-    run(program, holders, links, wrapped=clock.link)
+    run(program, holders, links, wrapped=clock.link, dealer=dealer)
     totals = {}
     for party, link in links.items():
         sent = [each for each in link.traffic() if each.direction == "sent"]
@@ -147,21 +151,23 @@ def measured(before: Before, operation: Callable[..., object], holders: int) -> 
     return totals, max(clock.at.values())
 
 
-def costs(before: Before, operation: Callable[..., object], holders: int) -> tuple[Sent, int]:
+def costs(before: Before, operation: Callable[..., object], holders: int, dealer: PartyId = SERVER) -> tuple[Sent, int]:
     """What all parties send in an operation, and its rounds."""
-    without, _ = measured(before, lambda machine, *values: None, holders)
-    sent, rounds = measured(before, operation, holders)
+    without, _ = measured(before, lambda machine, *values: None, holders, dealer)
+    sent, rounds = measured(before, operation, holders, dealer)
     return {party: (sent[party][0] - without[party][0], sent[party][1] - without[party][1]) for party in sent}, rounds
 
 
-def counted(before: Before, operation: Callable[..., object], holders: int) -> tuple[dict[PartyId, int], int]:
+def counted(
+    before: Before, operation: Callable[..., object], holders: int, dealer: PartyId = SERVER
+) -> tuple[dict[PartyId, int], int]:
     """The same as the counting machine says: bytes alone."""
-    machine = CountingMachine(NAMES[:holders], SERVER)
+    machine = CountingMachine(NAMES[:holders], dealer)
     values = before(machine)
     machine.at("operation")
     operation(machine, *values)
     cost = machine.costs["operation"]
-    return {party: cost.sent[party] for party in (*NAMES[:holders], SERVER)}, cost.rounds
+    return {party: cost.sent[party] for party in dict.fromkeys((*NAMES[:holders], dealer))}, cost.rounds
 
 
 def stated() -> dict[str, tuple[int, int, str, str]]:
@@ -200,6 +206,33 @@ def test_an_operation_costs_what_is_said_and_counted(name: str, holders: int) ->
         silent = (kind in OWNED and party != "A") or (kind in TO_ONE and party == "A")
         receivers = 0 if silent else 1 if kind in TO_ONE else holders - 1
         assert sent[party] == (messages * receivers, each * receivers), party
+
+
+@pytest.mark.cases(50)
+@pytest.mark.parametrize(("holders", "dealer"), [(3, "A"), (4, "B")])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_costs_what_is_counted_where_a_holder_deals(name: str, holders: int, dealer: PartyId) -> None:
+    """A, who has the edges and rows, or another."""
+    sent, rounds = costs(*OPERATIONS[name], holders, dealer)
+    assert ({party: size for party, (_, size) in sent.items()}, rounds) == counted(*OPERATIONS[name], holders, dealer)
+
+
+@pytest.mark.parametrize("dealer", ["A", "B", "C"])
+def test_all_that_is_sent_is_counted_from_the_seeds_on(dealer: PartyId, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("veilgraph.mpc.sealed.correlations.STRIDE_BYTES", 256)
+
+    def program(machine: Machine) -> None:
+        for before, operation in OPERATIONS.values():
+            operation(machine, *before(machine))
+
+    links: dict[PartyId, RecordedLink] = {}
+    run(program, 3, links, dealer=dealer)
+    counting = CountingMachine(NAMES[:3], dealer)
+    program(counting)
+    expected = {party: sum(cost.sent[party] for cost in counting.costs.values()) for party in NAMES[:3]}
+    assert {
+        party: sum(each.bytes for each in link.traffic() if each.direction == "sent") for party, link in links.items()
+    } == expected
 
 
 def test_all_operations_are_on_the_page_and_no_others() -> None:
@@ -241,5 +274,9 @@ def test_holders_say_that_they_used_what_was_dealt_and_nothing_else_reaches_the_
 
     run(program, 3, links, keeps=True)
     got = [message for message in links[SERVER].transcript() if message.receiver == SERVER]
+    assert len(got) > 20
+    assert {(m.tag.kind, m.tensor.dtype, tuple(m.tensor.tolist())) for m in got} == {(Kind.READY, torch.uint8, (1,))}
+    run(program, 3, links, keeps=True, dealer="C")  # which has neither edges nor rows to pick, and learns nothing
+    got = [message for message in links["C"].transcript() if message.receiver == "C"]
     assert len(got) > 20
     assert {(m.tag.kind, m.tensor.dtype, tuple(m.tensor.tolist())) for m in got} == {(Kind.READY, torch.uint8, (1,))}

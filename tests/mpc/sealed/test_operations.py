@@ -1,5 +1,6 @@
 """Every operation against its twin."""
 
+import os
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,18 @@ from torch import Tensor
 from tests import nightly
 from tests.errors import refused
 from tests.mpc.sealed.faults import bits_unmasked
-from tests.mpc.sealed.parties import NAMES, TWIN, of, run, secret, wire
+from tests.mpc.sealed.parties import NAMES, TWIN, dealers, of, run, secret, wire
 from tests.mpc.sessions import fixed_secrets
-from veilgraph.core.errors import ConfigError
-from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.core.errors import ConfigError, RangeOverflow
+from veilgraph.core.types import Kind, PartyId
+from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc import bits as planes
 from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed import functions, hops
 from veilgraph.mpc.sealed.correlations import Holder
 from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS
-from veilgraph.mpc.sealed.machine import Machine, PlainMachine
+from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine, PlainMachine
 from veilgraph.mpc.sealed.opening import GUARD, Open
 from veilgraph.mpc.sealed.sines import FACTOR_BITS, TABLE_BITS, UNIT_BITS, circle, odd_multiples
 from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate
@@ -44,15 +46,16 @@ def whole(seed: int, *shape: int, bits: int = BITS, most: float = 8.0) -> Tensor
 
 
 def agree(program: Any, holders: int, units: float = 0.0, unit: float = UNIT) -> None:
-    """The program gives a wire, which is that of the twin up to so many units."""
-    results = run(program, holders)
-    expected, found = wire(results, TWIN), wire(results)
-    assert found.bits == expected.bits
-    assert found.shape == expected.shape == wire(results, SERVER).shape
-    assert {wire(results, name).bits for name in NAMES[:holders]} == {found.bits}
-    assert expected.public is not None
-    error = (secret(results).to(torch.float64) * 2.0**-found.bits - expected.public).abs()
-    assert error.max() <= units * unit
+    """The program gives a wire, which is that of the twin up to so many units, whoever deals."""
+    for dealer in dealers(holders):
+        results = run(program, holders, dealer=dealer)
+        expected, found = wire(results, TWIN), wire(results)
+        assert found.bits == expected.bits
+        assert found.shape == expected.shape == wire(results, dealer).shape
+        assert {wire(results, name).bits for name in NAMES[:holders]} == {found.bits}
+        assert expected.public is not None
+        error = (secret(results).to(torch.float64) * 2.0**-found.bits - expected.public).abs()
+        assert error.max() <= units * unit, dealer
 
 
 @few
@@ -81,9 +84,11 @@ def test_shares_add_up_and_are_opened_again(holders: int, size: int, seed: int, 
         kept = machine.open(machine.split(put), 0, ring)
         return kept, machine.share(kept)
 
-    found: Any = run(program, holders)
-    shares = [found[name][1] for name in (*NAMES[:holders], SERVER)]
-    assert torch.equal(sum(shares[1:], start=shares[0]).to(torch.float64) * UNIT, x)
+    for dealer in dealers(holders):
+        found: Any = run(program, holders, dealer=dealer)
+        shares = [share for name, (_, share) in found.items() if name != TWIN]
+        assert torch.equal(sum(shares[1:], start=shares[0]).to(torch.float64) * UNIT, x)
+        assert not found[dealer][1].any()
 
 
 @few
@@ -209,8 +214,34 @@ def test_rows_are_picked_once_and_edges_are_no_more_than_was_said() -> None:
         return machine.hidden_graph("B", of(machine, "B", torch.zeros(2, 3, dtype=torch.int64)), 2, 2)
 
     for program, key in ((picks, "rows"), (joins, "padded")):
-        with refused(ConfigError, key=key):
-            run(program)
+        for dealer in dealers(3):
+            with refused(ConfigError, key=key):
+                run(program, 3, dealer=dealer)
+
+
+def test_a_holder_deals_for_two_others_or_more() -> None:
+    link = MemoryHub(["A", "B"], 1).link("B")
+    with pytest.raises(ValueError, match="two others or more"):
+        DealerMachine(link, "AB", os.urandom)
+    with pytest.raises(ValueError, match="two others or more"):
+        HolderMachine(link, "AB", "A")
+
+
+@pytest.mark.parametrize(
+    ("values", "error"), [(torch.ones(3), ConfigError), (torch.full((2,), 2.0**60), RangeOverflow)]
+)
+def test_a_dealer_with_data_puts_in_what_all_know_and_in_range(values: Tensor, error: type[Exception]) -> None:
+    """Its input is held to the same as any other holder's."""
+
+    def puts(machine: Machine) -> Wire:
+        return machine.put("C", of(machine, "C", values), (2,), BITS)
+
+    def adds(machine: Machine) -> Summands:
+        return machine.summands(of(machine, "C", values), (2,), BITS, of="C")
+
+    for program in (puts, adds):
+        with pytest.raises(error, match="C"):
+            run(program, 3, dealer="C")
 
 
 @few
@@ -221,9 +252,10 @@ def test_a_number_is_revealed_to_one(holders: int, size: int, seed: int, data: s
     def program(machine: Machine) -> Tensor | None:
         return machine.reveal(machine.put("B", of(machine, "B", x), (size,), BITS).plus(0.5), to)
 
-    found: Any = run(program, holders)
-    assert torch.equal(found[to], x + 0.5)
-    assert [name for name in (*NAMES[:holders], SERVER) if found[name] is not None] == [to]
+    for dealer in dealers(holders):
+        found: Any = run(program, holders, dealer=dealer)
+        assert torch.equal(found[to], x + 0.5)
+        assert [name for name in found if found[name] is not None and name != TWIN] == [to]
 
 
 FUNCTIONS: dict[str, tuple[Any, Any, float, float]] = {

@@ -24,14 +24,15 @@ from scipy.stats import chi2, ks_2samp
 from torch import Tensor
 
 from tests import nightly
-from tests.mpc.sealed.faults import Forms, bits_unmasked, compared, cuts_alike, left_out, repeated, unshuffled
+from tests.mpc.sealed.faults import Forms, bits_unmasked, compared, cuts_alike, drawing, left_out, repeated, unshuffled
 from tests.mpc.sealed.parties import NAMES, of, run
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc.ring import matmul
-from veilgraph.mpc.sealed import hops
+from veilgraph.mpc.sealed.correlations import Holder, Stream
 from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.permutations import orders
 from veilgraph.mpc.sealed.wire import Wire
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -109,7 +110,9 @@ def computing(machine: Machine, first: Wire, second: Wire, other: Wire) -> None:
 Slot = tuple[PartyId, PartyId, Kind, int, int]
 
 
-def session(data: Private, holders: int, number: int, *, whole: bool) -> dict[PartyId, tuple[Message, ...]]:
+def session(
+    data: Private, holders: int, number: int, *, whole: bool, dealer: PartyId = SERVER
+) -> dict[PartyId, tuple[Message, ...]]:
     """Every party's transcript, of both parts or of the first."""
     links: dict[PartyId, RecordedLink] = {}
 
@@ -118,7 +121,8 @@ def session(data: Private, holders: int, number: int, *, whole: bool) -> dict[Pa
         if whole:
             computing(machine, *entered)
 
-    run(program, holders, links, secrets=fixed_secrets("views", holders, number), keeps=True)
+    secrets, pair = (fixed_secrets(what, holders, number) for what in ("views", "pair"))
+    run(program, holders, links, secrets=secrets, keeps=True, dealer=dealer, pair_secrets=pair)
     return {party: link.transcript() for party, link in links.items()}
 
 
@@ -245,35 +249,46 @@ def alike(one: Array, two: Array) -> float:
     return float(ks_2samp(one, two, method="asymp").pvalue)
 
 
-COALITIONS = [
-    (3, "AB"),
-    (3, "BC"),
-    *(pytest.param(*each, marks=nightly) for each in ((2, "A"), (2, "B"), (3, "AC"), (3, "A"), (3, "C"))),
+OF_A_DAY = [(3, SERVER, "AB"), (3, SERVER, "BC"), (3, "A", "A"), (3, "A", "B"), (3, "A", "C")]
+"""Where A deals, it has all edges and rows but one graph, B has the random orders and C the relative ones."""
+OF_NIGHTS = [
+    *((2, SERVER, "A"), (2, SERVER, "B"), (3, SERVER, "AC"), (3, SERVER, "A"), (3, SERVER, "C")),
+    *((3, "B", "A"), (3, "B", "B"), (3, "B", "C"), (3, "C", "A"), (3, "C", "B")),
+    *((4, "A", "BD"), (4, "A", "CD"), (4, "B", "AD")),
 ]
+COALITIONS = [*OF_A_DAY, *(pytest.param(*each, marks=nightly) for each in OF_NIGHTS)]
 
 
 @cache
-def kept(of_much: bool, holders: int, runs: int = RUNS) -> list[dict[PartyId, tuple[Message, ...]]]:
+def kept(
+    of_much: bool, holders: int, runs: int = RUNS, dealer: PartyId = SERVER
+) -> list[dict[PartyId, tuple[Message, ...]]]:
     data = MUCH if of_much else NOTHING
-    return [session(data, holders, of_much * RUNS + number, whole=True) for number in range(runs)]
+    return [session(data, holders, of_much * RUNS + number, whole=True, dealer=dealer) for number in range(runs)]
 
 
-@pytest.mark.cases(2)
-@pytest.mark.parametrize(("holders", "coalition"), COALITIONS)
-def test_all_that_a_coalition_gets_is_noise_and_the_same_for_all_inputs(holders: int, coalition: str) -> None:
-    both = [viewed([outside(each, coalition) for each in kept(much, holders)]) for much in (False, True)]
+@pytest.mark.cases(5)
+@pytest.mark.parametrize(("holders", "dealer", "coalition"), COALITIONS)
+def test_all_that_a_coalition_gets_is_noise_and_the_same_for_all_inputs(
+    holders: int, dealer: PartyId, coalition: str
+) -> None:
+    both = [viewed([outside(each, coalition) for each in kept(much, holders, dealer=dealer)]) for much in (False, True)]
     for found in both:
-        assert len(found.numbers) > 20
-        assert {slot[2] for slot in (*found.numbers, *found.orders)} >= {Kind.MASKED_WIRE, Kind.MASKED_BITS}
+        kinds = {slot[2] for slot in (*found.numbers, *found.orders)}
+        if coalition == dealer:  # which gets rows for its own edges and rows, and nothing that is opened
+            assert kinds == {Kind.MASKED_ROWS}
+        else:
+            assert len(found.numbers) > 20
+            assert kinds >= {Kind.MASKED_WIRE, Kind.MASKED_BITS}
         assert least_uniform(found) > RARE
         assert worst_pair(found) < LIMIT
     assert least_alike(*both) > RARE
 
 
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("holders", [2, 3])
-def test_sequence_kinds_and_sizes_of_all_messages_are_the_same_for_all_inputs(holders: int) -> None:
-    for party in (*NAMES[:holders], SERVER):
+@pytest.mark.cases(2)
+@pytest.mark.parametrize(("holders", "dealer"), [(2, SERVER), (3, SERVER), (3, "A"), (3, "B")])
+def test_sequence_kinds_and_sizes_of_all_messages_are_the_same_for_all_inputs(holders: int, dealer: PartyId) -> None:
+    for party in dict.fromkeys((*NAMES[:holders], dealer)):
         for direction in ("sender", "receiver"):
             forms = [
                 [
@@ -282,10 +297,21 @@ def test_sequence_kinds_and_sizes_of_all_messages_are_the_same_for_all_inputs(ho
                     if getattr(m, direction) == party
                 ]
                 for much in (False, True)
-                for each in kept(much, holders, 2)
+                for each in kept(much, holders, 2, dealer)
             ]
             assert len(forms[0]) > 1 or (party, direction) == (SERVER, "receiver")
             assert all(each == forms[0] for each in forms)
+
+
+def test_a_dealing_holder_tells_its_orders_to_the_second_holder_and_its_columns_to_all() -> None:
+    """The first holder knows the random orders that they are relative to."""
+    for each in kept(True, 3, 2, "A"):
+        sent = {(m.tag.kind, m.receiver) for m in each["A"] if m.sender == "A" and m.tag.kind is not Kind.CORRELATION}
+        assert sent == {
+            *((kind, holder) for kind in (Kind.SEED, Kind.MASKED_WIRE) for holder in "BC"),
+            (Kind.PLACEMENT, "C"),
+        }
+        assert {m.receiver for m in each["B"] if (m.sender, m.tag.kind) == ("B", Kind.SEED)} == {"C"}
 
 
 def test_the_dealer_gets_nothing() -> None:
@@ -304,8 +330,10 @@ def is_rows(forms: Forms) -> bool:
     return list(forms) == [((N + PADDED, D), torch.int32)] * 3
 
 
-def is_weights(forms: Forms) -> bool:
-    return list(forms) == [((N + PADDED, 1), torch.int64)]
+def weights_unmasked(patch: pytest.MonkeyPatch) -> None:
+    """Weights of edges, drawn behind their orders, have no mask."""
+    forms = [*orders(N + PADDED), ((N + PADDED, 1), torch.int64)]
+    drawing(patch, lambda _, wanted, new: [*new[:3], torch.zeros_like(new[3])] if list(wanted) == forms else new)
 
 
 def is_weighted_rows(forms: Forms) -> bool:
@@ -313,7 +341,7 @@ def is_weighted_rows(forms: Forms) -> bool:
 
 
 def is_orders(forms: Forms) -> bool:
-    return list(forms) == hops.orders(N + PADDED)
+    return list(forms) == orders(N + PADDED)
 
 
 compares_unmasked = compared((N, D))
@@ -324,6 +352,22 @@ def is_sines(forms: Forms) -> bool:
 
 
 sines_unmasked = left_out(is_sines)
+
+
+def pair_unmasked(patch: pytest.MonkeyPatch) -> None:
+    """What the first two holders draw against a dealer with data is nothing."""
+    patch.setattr(
+        Holder, "drawn_in_pair", lambda self, forms: [torch.zeros(*form[:1], dtype=form[1]) for form in forms]
+    )
+
+
+def pair_is_the_dealers(patch: pytest.MonkeyPatch) -> None:
+    """It is what the dealer draws as well, so that it can take it off; here it is made of one seed for all sessions."""
+    one = Stream(bytes(32))
+    drawn: dict[str, list[Tensor]] = {}
+    patch.setattr(Holder, "drawn_in_pair", lambda self, forms: drawn.setdefault(str(forms), one.draw(forms)))
+
+
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "two holders cut by bits that have no masks": (bits_unmasked(N * D), "B"),
     "what is put in has no mask": (left_out(is_put), "B"),
@@ -332,13 +376,22 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "two hops have the same masks": (repeated(is_rows), "A"),
     "two graphs have the same random orders": (repeated(is_orders), "B"),
     "edges have no random order": (left_out(is_orders), "B"),
-    "weights have no mask": (left_out(is_weights), "B"),
+    "weights have no mask": (weights_unmasked, "B"),
     "rows of weighted hops have no masks": (left_out(is_weighted_rows), "A"),
     "rows are picked in their order": (unshuffled(N), "B"),
     "sessions of three holders round alike": (cuts_alike, "AB"),
     "comparisons are opened without masks": (compares_unmasked, "B"),
     "sines of masks are no shares": (sines_unmasked, "B"),
 }
+OF_A_DEALING_HOLDER: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
+    "the first two holders have no stream of their own": (pair_unmasked, "A"),
+    "the stream of the first two is the same in all hops": (pair_is_the_dealers, "A"),
+    "what the dealer puts in has no mask": (left_out(is_put), "C"),
+    "the dealer's edges have no random order": (left_out(is_orders), "C"),
+    "the dealer's weights have no mask": (weights_unmasked, "C"),
+    "the dealer picks rows in their order": (unshuffled(N), "C"),
+}
+"""Where A deals."""
 
 
 OF_A_NIGHT = (
@@ -351,6 +404,13 @@ OF_A_NIGHT = (
 )
 
 
+def is_found(mutate: Callable[[pytest.MonkeyPatch], None], holders: int, coalition: str, dealer: PartyId) -> bool:
+    whole = mutate in (compares_unmasked, sines_unmasked)
+    runs = [session(MUCH, holders, number, whole=whole, dealer=dealer) for number in range(RUNS)]
+    found = viewed([outside(each, coalition) for each in runs])
+    return least_uniform(found) < RARE or worst_pair(found) > LIMIT
+
+
 @pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=nightly) if name in OF_A_NIGHT else name for name in MUTANTS]
@@ -358,13 +418,12 @@ OF_A_NIGHT = (
 def test_mutants_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate, coalition = MUTANTS[name]
     mutate(monkeypatch)
-    found = viewed(
-        [
-            outside(
-                session(MUCH, 1 + len(coalition), number, whole=mutate in (compares_unmasked, sines_unmasked)),
-                coalition,
-            )
-            for number in range(RUNS)
-        ]
-    )
-    assert least_uniform(found) < RARE or worst_pair(found) > LIMIT
+    assert is_found(mutate, 1 + len(coalition), coalition, SERVER)
+
+
+@pytest.mark.cases(2)
+@pytest.mark.parametrize("name", OF_A_DEALING_HOLDER)
+def test_mutants_of_a_dealing_holder_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate, coalition = OF_A_DEALING_HOLDER[name]
+    mutate(monkeypatch)
+    assert is_found(mutate, 3, coalition, "A")

@@ -95,7 +95,7 @@ def test_a_job_ends_at_the_first_message_that_was_not_committed_to(tmp_path: Pat
     def wrong(self: SealedDealer, dealing: cut_and_choose.Dealing) -> Machine:
         made = machine(self, dealing)
         assert isinstance(made, DealerMachine)
-        made.dealer.streams["A"] = Stream(bytes(32))
+        made.dealing.streams["A"] = Stream(bytes(32))
         return made
 
     with pytest.MonkeyPatch.context() as patch:

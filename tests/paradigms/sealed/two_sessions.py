@@ -62,6 +62,6 @@ def draws_of_the_place(patch: pytest.MonkeyPatch) -> None:
     """The dealer's own draws follow from the place in the program, in every session alike."""
 
     def at(self: DealerMachine, place: str) -> None:
-        self.dealer.streams[NOBODY] = Stream(sha256(place.encode()).digest())
+        self.dealing.streams[NOBODY] = Stream(sha256(place.encode()).digest())
 
     patch.setattr(DealerMachine, "at", at)

@@ -32,7 +32,8 @@ from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.tensor_file import FolderKeeper
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.codec import HEADER_BYTES
-from veilgraph.mpc.sealed.machine import CountingMachine, PlainMachine
+from veilgraph.mpc.sealed.counting import CountingMachine
+from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.inputs import padded
 from veilgraph.paradigms.sealed.plan import Context, Sizes
 from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram

@@ -2,6 +2,10 @@
 
 Where all holders get shares of a value that the dealer makes, all but the last draw theirs; the last one is sent what
 is missing.
+
+The dealer may be a party without data, or one of the holders. The latter's data are its own summands, and what it puts
+in goes out under the masks of all others, who alone compute: it never gets a Λ. What the first two of these draw from a
+stream of their own, it does not know.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.randomness import Keystream
-from veilgraph.core.secrets import SEED_BYTES, SecretSource
+from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import exchange, receive_as
 from veilgraph.mpc.ring import encode
@@ -34,6 +38,7 @@ Draws: TypeAlias = dict[PartyId, tuple[list[Tensor], list[Tensor]]]
 Message: TypeAlias = tuple[Sequence[PartyId], Sequence[PartyId], int]
 Round: TypeAlias = Sequence[Message]  # messages that wait for the rounds before
 Result = TypeVar("Result")
+Own = TypeVar("Own")
 Result_co = TypeVar("Result_co", covariant=True)
 NOBODY: Final = ""  # in place of a holder
 REMEDY: Final = "lower sealed.bits, or scale the columns of the tables"
@@ -110,23 +115,60 @@ def _ready_tag(stride: int) -> Tag:
     return Tag(Kind.READY, stride)
 
 
-class Holder:
-    """A holder's end of a session, with what it has in common with the dealer.
+def encoded(party: PartyId, values: Tensor | None, shape: tuple[int, ...], bits: int) -> Tensor:
+    """Return a party's input, floating or whole numbers, as int64 with so many fractional bits.
 
-    ``leads``: it is the one that adds what all know. The last holder is sent what is missing from the others' shares.
+    Raises ``ConfigError``: it is None or not of ``shape``, which all know; ``RangeOverflow``: it does not fit.
+    """
+    if values is None or tuple(values.shape) != shape:
+        found = None if values is None else list(values.shape)
+        raise ConfigError(f"{party} puts in {found}, and {list(shape)} is what all know")
+    if not values.is_floating_point():
+        return values.to(torch.int64) << bits
+    return encode(values, bits, f"{party}'s input", REMEDY)
+
+
+class Holder:
+    """The end of a holder that computes, with what it has in common with the dealer.
+
+    ``leads``: it is the first, which adds what all know. The last is sent what is missing from the others' shares.
+    Where ``shares_stream``, the dealer has data, and the first two holders have a stream of their own.
     """
 
-    def __init__(self, link: Link, holders: Sequence[PartyId], dealer: PartyId) -> None:
-        self.link, self.party, self._dealer, self._pace = link, link.party, dealer, Pace()
+    def __init__(
+        self,
+        link: Link,
+        holders: Sequence[PartyId],
+        dealer: PartyId,
+        secrets: SecretSource = system_secrets,
+        *,
+        shares_stream: bool = False,
+    ) -> None:
+        self.link, self.party, self.dealer, self._pace = link, link.party, dealer, Pace()
         self.others = [holder for holder in holders if holder != link.party]
         self.leads, self._is_last = link.party == holders[0], link.party == holders[-1]
+        self.is_second = link.party in holders[1:2]
         self._operation = -1
-        seed = receive_as(link, dealer, Tag(Kind.SEED), (SEED_BYTES,), torch.uint8)
-        self._stream = Stream(seed.numpy().tobytes())
+        self._stream = self._received_stream(dealer)
+        self._pair: Stream | None = None
+        if shares_stream and self.leads:
+            seed = secrets(SEED_BYTES)
+            link.send(holders[1], Tag(Kind.SEED), torch.frombuffer(bytearray(seed), dtype=torch.uint8))
+            self._pair = Stream(seed)
+        elif shares_stream and self.is_second:
+            self._pair = self._received_stream(holders[0])
+
+    def _received_stream(self, sender: PartyId) -> Stream:
+        return Stream(receive_as(self.link, sender, Tag(Kind.SEED), (SEED_BYTES,), torch.uint8).numpy().tobytes())
 
     def drawn(self, forms: Sequence[Form]) -> list[Tensor]:
         """Draw this holder's own masks, of these forms; the dealer draws the same."""
         return self._stream.draw(forms)
+
+    def drawn_in_pair(self, forms: Sequence[Form]) -> list[Tensor]:
+        """Draw what the first two holders both draw, and a dealer with data does not know."""
+        assert self._pair is not None
+        return self._pair.draw(forms)
 
     def shared(self, tag: Tag, forms: Sequence[Form], own: Sequence[Form] = ()) -> tuple[list[Tensor], list[Tensor]]:
         """Return this holder's shares of what all get shares of, of ``forms``, and its own masks, of ``own``."""
@@ -138,10 +180,18 @@ class Holder:
     def dealt(self, tag: Tag, forms: Sequence[Form]) -> list[Tensor]:
         """Receive tensors of these forms that the dealer sends this holder alone, and acknowledge full strides."""
         size = size_of(forms)
-        message = receive_as(self.link, self._dealer, Tag(Kind.CORRELATION, tag.step), (size,), torch.uint8)
+        return _unpack(self._from_dealer(Tag(Kind.CORRELATION, tag.step), ((size,), torch.uint8), size), forms)
+
+    def told(self, tag: Tag, shape: tuple[int, ...]) -> Tensor:
+        """Receive int64 of ``shape`` that a dealer with data puts in, and acknowledge full strides."""
+        form: Form = shape, torch.int64
+        return self._from_dealer(tag, form, size_of([form]))
+
+    def _from_dealer(self, tag: Tag, form: Form, size: int) -> Tensor:
+        message = receive_as(self.link, self.dealer, tag, *form)
         for stride in self._pace.count(size):
-            self.link.send(self._dealer, _ready_tag(stride), torch.ones(1, dtype=torch.uint8))
-        return _unpack(message, forms)
+            self.link.send(self.dealer, _ready_tag(stride), torch.ones(1, dtype=torch.uint8))
+        return message
 
     def next(self, kind: Kind) -> Tag:
         """Begin the next operation, and return the tag of its messages."""
@@ -152,18 +202,6 @@ class Holder:
         """Exchange parts with all other holders, and return the sum of all, which all learn."""
         return sum(exchange(self.link, self.others, tag, part).values(), start=part)
 
-    def encoded(self, values: Tensor | None, shape: tuple[int, ...], bits: int) -> Tensor:
-        """Return this holder's input, floating or whole numbers, as int64 with so many fractional bits.
-
-        Raises ``ConfigError``: it is None or not of ``shape``, which all know; ``RangeOverflow``: it does not fit.
-        """
-        if values is None or tuple(values.shape) != shape:
-            found = None if values is None else list(values.shape)
-            raise ConfigError(f"{self.party} puts in {found}, and {list(shape)} is what all know")
-        if not values.is_floating_point():
-            return values.to(torch.int64) << bits
-        return encode(values, bits, f"{self.party}'s input", REMEDY)
-
 
 def check_places(places: Tensor, below: int, sender: PartyId) -> None:
     """Raise ``ProtocolError`` unless all places are in [0, ``below``)."""
@@ -172,12 +210,15 @@ def check_places(places: Tensor, below: int, sender: PartyId) -> None:
 
 
 class Dealer(ABC):
-    """The dealer's end. What it deals is made by functions, which a dealer that only counts does not call."""
+    """The dealer's end. What it deals is made by functions, which a dealer that only counts does not call.
+
+    ``holders``: those that compute, in the job's order; ``party``: the dealer, which may be another holder with data.
+    """
 
     device = "cpu"
 
-    def __init__(self, holders: Sequence[PartyId]) -> None:
-        self.holders = tuple(holders)
+    def __init__(self, party: PartyId, holders: Sequence[PartyId]) -> None:
+        self.party, self.holders = party, tuple(holders)
         self.operation = -1
 
     def next(self) -> None:
@@ -199,6 +240,14 @@ class Dealer(ABC):
     @abstractmethod
     def deal(self, holder: PartyId, forms: Sequence[Form], make: Callable[[], list[Tensor]]) -> None:
         """Send one holder what ``make`` gives, tensors of these forms."""
+
+    @abstractmethod
+    def own(self, make: Callable[[LinkedDealer], Own]) -> Own | None:
+        """Return what ``make`` gives from this party's own data; None, and no call, at a dealer that only counts."""
+
+    @abstractmethod
+    def tell(self, kind: Kind, holders: Sequence[PartyId], shape: tuple[int, ...], values: Tensor | None) -> None:
+        """Send holders what ``own`` gave, int64 of ``shape``."""
 
     def correct(
         self, forms: Sequence[Form], make: Callable[[], list[Tensor]], draws: Draws, *, bitwise: int = 0
@@ -233,7 +282,7 @@ class LinkedDealer(Dealer):
     """A dealer that deals over a link to ``holders``, in the job's order; nothing of its session is saved."""
 
     def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
-        super().__init__(holders)
+        super().__init__(link.party, holders)
         seeds = {holder: secrets(SEED_BYTES) for holder in (*holders, NOBODY)}
         self._link, self.streams = link, {holder: Stream(seed) for holder, seed in seeds.items()}
         self._paces = {holder: Pace() for holder in holders}
@@ -250,11 +299,28 @@ class LinkedDealer(Dealer):
 
     @override
     def deal(self, holder: PartyId, forms: Sequence[Form], make: Callable[[], list[Tensor]]) -> None:
-        message, pace = _pack(make(), forms), self._paces[holder]
+        self._send(holder, Kind.CORRELATION, _pack(make(), forms))
+
+    @override
+    def own(self, make: Callable[[LinkedDealer], Own]) -> Own | None:
+        return make(self)
+
+    @override
+    def tell(self, kind: Kind, holders: Sequence[PartyId], shape: tuple[int, ...], values: Tensor | None) -> None:
+        assert values is not None
+        for holder in holders:
+            self._send(holder, kind, values)
+
+    def receive(self, sender: PartyId, kind: Kind, form: Form) -> Tensor:
+        """Receive a holder's message to a dealer with data, in this operation."""
+        return receive_as(self._link, sender, Tag(kind, self.operation), *form)
+
+    def _send(self, holder: PartyId, kind: Kind, message: Tensor) -> None:
+        pace = self._paces[holder]
         for stride in pace.due():
             receive_as(self._link, holder, _ready_tag(stride), (1,), torch.uint8)
-        pace.count(message.numel())
-        self._link.send(holder, Tag(Kind.CORRELATION, self.operation), message)
+        pace.count(message.numel() * message.element_size())
+        self._link.send(holder, Tag(kind, self.operation), message)
 
 
 class Operation(Protocol[Result_co]):
@@ -267,13 +333,13 @@ class Operation(Protocol[Result_co]):
         """Compute a holder's part of the result from Λ and its shares of λ."""
 
     def deal(self, dealer: Dealer, /) -> Result_co:
-        """Compute the dealer's part from λ; only functions given to ``Dealer`` may read numbers."""
+        """Compute the dealer's part from λ, and its data if any; only functions given to ``Dealer`` read numbers."""
 
     def plain(self) -> Result_co:
         """Compute the twin's result, from the numbers themselves."""
 
     def rounds(self, holders: Sequence[PartyId], /) -> Sequence[Round]:
-        """List the messages that holders send one another, round by round."""
+        """List the messages that the computing ``holders`` send one another, or a dealer with data, round by round."""
 
 
 @dataclass(frozen=True)

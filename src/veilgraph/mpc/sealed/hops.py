@@ -1,4 +1,4 @@
-"""Operations on rows: hops over hidden edges, and picks of hidden rows.
+"""Hops over hidden edges.
 
 Hidden edges become three fixed permutations, so that sums over neighbours need no index that is secret.
 
@@ -17,12 +17,17 @@ Weights w of edges are multiplied with what lies in the slots after the turn. In
 owner tells the others E = w' − u once, for a u that the dealer knows: uniform to them. A holder sends t + m, its rows,
 and E·m + m'. From them the owner makes w'·(t + m) − (E·m + m') = w'·t + u·m − m', of which the dealer knows u·m − m'
 and deals it away. The dealer never sees E, nor the owner m or m'.
+
+A dealer with data has edges of its own. Of v = Λ − λ it sums λ at home. For Λ the first holder, who knows it, does the
+dealer's part, the dealer the owner's, and the second holder that of the others: the first has the random orders, the
+second the relative ones, and what both draw the dealer does not know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, zip_longest
 from typing import Any, Final
 
@@ -36,104 +41,34 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.link.collectives import broadcast, gather, receive_as
 from veilgraph.mpc.ring import encode
-from veilgraph.mpc.sealed.correlations import REMEDY, Dealer, Form, Holder, Operation, Round, check_places, sum_parts
+from veilgraph.mpc.sealed.correlations import (
+    REMEDY,
+    Dealer,
+    Form,
+    Holder,
+    LinkedDealer,
+    Operation,
+    Round,
+    check_places,
+    sum_parts,
+)
+from veilgraph.mpc.sealed.permutations import (
+    Steps,
+    differences,
+    int32_if_small,
+    inverse,
+    orders,
+    prefix_sums,
+    rest_after,
+    rest_before,
+    shuffled,
+    steps_of,
+    take_rows,
+    weights_of,
+)
 from veilgraph.mpc.sealed.wire import Summands, Wire
 
 CHUNK_BYTES: Final = 8 << 20  # of the rows of a hop that are in hand at a time
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Indices of the three steps, [n], [n] and [N]: entry s of the result is entry ``spread[s]`` of what went in."""
-
-    spread: Tensor
-    turn: Tensor
-    pick: Tensor
-
-    def compact(self) -> Steps:
-        """The same steps as int32 where places fit: a party has those of every holder's edges, all session long."""
-        return Steps(*(_int32_if_small(step, self.spread.numel()) for step in (self.spread, self.turn, self.pick)))
-
-
-def _int32_if_small(places: Tensor, slots: int) -> Tensor:
-    return places.to(torch.int32) if slots < 1 << 31 else places
-
-
-def weights_of(steps: Steps, edges: Tensor, weights: Tensor, one: int) -> Tensor:
-    """Return each slot's weight in the order of targets: int64 [n], ``one`` at the heads and 0 in padding."""
-    by_target = torch.argsort(edges[1], stable=True)
-    found = torch.zeros(steps.turn.numel(), dtype=torch.int64)
-    found[steps.pick] = one
-    found[edges[1][by_target] + torch.arange(edges.shape[1])] = weights[by_target]
-    return found
-
-
-def steps_of(edges: Tensor, nodes: int, padded: int) -> Steps:
-    """Compute the steps of edges, int64 [2, E] sources and targets in any order; N nodes, Ē ≥ E padded edges."""
-    count, slots = edges.shape[1], nodes + padded
-    all_nodes = torch.arange(nodes)
-    by_source = torch.argsort(edges[0], stable=True)
-    sources = edges[0][by_source]
-    heads = all_nodes + torch.searchsorted(sources, all_nodes)
-    edge_slots = torch.empty(count, dtype=torch.int64)
-    edge_slots[by_source] = sources + 1 + torch.arange(count)
-    spread = torch.empty(slots, dtype=torch.int64)
-    is_head = torch.zeros(slots, dtype=torch.bool)
-    is_head[heads] = True
-    spread[heads] = all_nodes
-    spread[~is_head] = torch.arange(nodes, slots)
-    by_target = torch.argsort(edges[1], stable=True)
-    targets = edges[1][by_target]
-    pick = all_nodes + torch.searchsorted(targets, all_nodes, right=True)
-    turn = torch.empty(slots, dtype=torch.int64)
-    turn[pick] = heads
-    turn[targets + torch.arange(count)] = edge_slots[by_target]
-    turn[nodes + count :] = torch.arange(nodes + count, slots)
-    return Steps(spread, turn, pick)
-
-
-def orders(slots: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Forms of the uniform int64 tensors, [slots] each, that ``shuffled`` makes the three permutations of."""
-    return [((slots,), torch.int64)] * 3
-
-
-def shuffled(numbers: Tensor) -> Tensor:
-    """The permutation that sorts uniform numbers of 64 bits: int64 [size], uniform up to a chance below size²/2^65."""
-    return torch.argsort(numbers, stable=True)
-
-
-def inverse(permutation: Tensor) -> Tensor:
-    """The permutation that undoes another."""
-    undone = torch.empty_like(permutation)
-    undone[permutation] = torch.arange(permutation.numel())
-    return undone
-
-
-def rest_after(step: Tensor, random: Tensor) -> Tensor:
-    """Return the index to take rows by after a random permutation, so that both together are ``step``."""
-    return inverse(random)[step]
-
-
-def rest_before(step: Tensor, random: Tensor) -> Tensor:
-    """Return the index to take rows by before a random permutation, so that both together are ``step``."""
-    return step[inverse(random)]
-
-
-def take_rows(rows: Tensor, index: Tensor) -> Tensor:
-    """Return rows by their number: ``rows[index]``. numpy's gather is twice as fast as torch's here."""
-    return torch.from_numpy(np.take(rows.numpy(), index.numpy(), 0))
-
-
-def differences(rows: Tensor) -> Tensor:
-    """Every row minus the one before it."""
-    out = rows.clone()
-    out[1:] -= rows[:-1]
-    return out
-
-
-def prefix_sums(rows: Tensor) -> Tensor:
-    """Prefix sums of rows, in their ring."""
-    return torch.cumsum(rows, 0, dtype=rows.dtype)
 
 
 _NO_STEPS: Final = Steps(*[torch.empty(0, dtype=torch.int64)] * 3)
@@ -157,8 +92,9 @@ class HiddenGraph:
         nodes: N.
         slots: n, of the nodes and the padded edges.
         weight_bits: 0: every edge counts once; else weights are hidden.
-        steps: at the dealer random permutations that the owner has as well, at a holder the steps relative to them.
-        weights: at the dealer the mask u of weights, at a holder E, which all know: [n, 1].
+        steps: at the dealer random permutations that the owner has as well, at a holder the steps relative to them. Of
+            a dealer's own edges the first holder has the random ones, the second the relative ones, and others none.
+        weights: where ``steps`` are random the mask u of weights, else E: [n, 1].
         own: at the owner alone.
         adjacency: at the owner, and in the twin, where everybody sees the edges: what each counts, target by source.
     """
@@ -193,56 +129,79 @@ class Hide(Operation[HiddenGraph]):
         slots = self.nodes + self.padded
         return [slots, slots, self.nodes, *([slots] if self.weight_bits else [])]
 
+    @property
+    def _forms(self) -> list[Form]:
+        """Forms of what the owner draws with whoever does the dealer's part."""
+        slots = self.nodes + self.padded
+        return [*orders(slots), *([((slots, 1), torch.int64)] if self.weight_bits else [])]
+
     @override
     def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
-        return [[((self.owner,), holders, 8 * sum(self._lengths))]]
+        return [[((self.owner,), holders, 8 * sum(self._lengths))]] if self.owner in holders else []
 
     @override
     def hold(self, holder: Holder) -> HiddenGraph:
         """Return what this holder has of the graph: the owner's edges, or the relative steps that the owner sends."""
-        tag, graph = holder.next(Kind.PLACEMENT), self._graph
+        tag = holder.next(Kind.PLACEMENT)
         if holder.party == self.owner:
-            return self._own(holder, tag, graph)
-        relative = receive_as(holder.link, self.owner, tag, (sum(self._lengths),), torch.int64)
-        check_places(relative[: 2 * graph.slots + self.nodes], graph.slots, self.owner)
+            graph, told = self._own(holder.drawn(self._forms))
+            broadcast(holder.link, holder.others, tag, told)
+            return graph
+        size = (sum(self._lengths),)
+        if holder.dealer != self.owner:
+            return self._relative(receive_as(holder.link, self.owner, tag, size, torch.int64))
+        if holder.leads:
+            return self._random(holder.drawn(self._forms))
+        return self._relative(holder.told(tag, size)) if holder.is_second else self._graph
+
+    def _relative(self, relative: Tensor) -> HiddenGraph:
+        check_places(relative[: 2 * self._graph.slots + self.nodes], self._graph.slots, self.owner)
         spread, turn, pick, *masked = torch.split(relative, self._lengths)
         kept = Steps(spread, turn, pick).compact()
-        return replace(graph, steps=kept, weights=masked[0][:, None].clone() if masked else None)
+        return replace(self._graph, steps=kept, weights=masked[0][:, None].clone() if masked else None)
 
-    def _own(self, holder: Holder, tag: Tag, graph: HiddenGraph) -> HiddenGraph:
-        """Do the owner's part of ``hold``: send steps relative to the random ones; ``ConfigError``: too many edges."""
-        edges, owner, one = self.edges, self.owner, 1 << self.weight_bits
+    def _random(self, drawn: Sequence[Tensor]) -> HiddenGraph:
+        spread, turn, pick, *mask = drawn
+        steps = Steps(*map(shuffled, (spread, turn, pick))).compact()
+        return replace(self._graph, steps=steps, weights=mask[0] if mask else None)
+
+    def _own(self, drawn: Sequence[Tensor]) -> tuple[HiddenGraph, Tensor]:
+        """Return the owner's graph, and what it tells others: int64; ``ConfigError``: there are too many edges."""
+        edges, owner, one, graph = self.edges, self.owner, 1 << self.weight_bits, self._graph
         if edges is None or edges.shape[1] > self.padded:
             count = 0 if edges is None else edges.shape[1]
             raise ConfigError(
                 f"padded={self.padded}: {owner} has {count:,} edges; raise it", key="padded", value=self.padded
             )
         steps = steps_of(edges, self.nodes, self.padded)
-        spread, turn, pick = map(shuffled, holder.drawn(orders(graph.slots)))
+        spread, turn, pick = map(shuffled, drawn[:3])
         relative = Steps(rest_after(steps.spread, spread), rest_before(steps.turn, turn), rest_after(steps.pick, pick))
-        sent, counts = [relative.spread, relative.turn, relative.pick], np.ones(edges.shape[1], np.int32)
+        told, counts = [relative.spread, relative.turn, relative.pick], np.ones(edges.shape[1], np.int32)
         own_weights = masked = None
         if self.weight_bits:
             whole = torch.full((edges.shape[1],), one)
             if self.weights is not None:
                 whole = encode(self.weights, self.weight_bits, f"{owner}'s edge weights", REMEDY)
             counts, own_weights = whole.numpy(), weights_of(steps, edges, whole, one)[:, None]
-            (mask,) = holder.drawn([((graph.slots, 1), torch.int64)])
-            masked = take_rows(own_weights, inverse(turn)) - mask
-            sent.append(masked[:, 0])
-        broadcast(holder.link, holder.others, tag, torch.cat(sent))
-        own = _OwnEdges(steps.compact(), _int32_if_small(turn, graph.slots), own_weights)
+            masked = take_rows(own_weights, inverse(turn)) - drawn[3]
+            told.append(masked[:, 0])
+        own = _OwnEdges(steps.compact(), int32_if_small(turn, graph.slots), own_weights)
         adjacency = _adjacency(edges, counts, self.nodes)
-        return replace(graph, steps=relative.compact(), weights=masked, own=own, adjacency=adjacency)
+        return replace(graph, steps=relative.compact(), weights=masked, own=own, adjacency=adjacency), torch.cat(told)
 
     @override
     def deal(self, dealer: Dealer) -> HiddenGraph:
-        """Return the dealer's graph: the random permutations, and the mask of weights, that the owner draws too."""
+        """Return the dealer's graph: the random permutations, and the mask of weights, that the owner draws too.
+
+        Of its own edges, whose random permutations the first holder has as well, it tells the second.
+        """
         dealer.next()
-        graph = self._graph
-        steps = Steps(*map(shuffled, dealer.draw(self.owner, orders(graph.slots)))).compact()
-        mask = dealer.draw(self.owner, [((graph.slots, 1), torch.int64)])[0] if self.weight_bits else None
-        return replace(graph, steps=steps, weights=mask)
+        if self.owner != dealer.party:
+            return self._random(dealer.draw(self.owner, self._forms))
+        drawn = dealer.draw(dealer.holders[0], self._forms)
+        graph, told = dealer.own(lambda _: self._own(drawn)) or (self._graph, None)
+        dealer.tell(Kind.PLACEMENT, dealer.holders[1:2], (sum(self._lengths),), told)
+        return graph
 
     @override
     def plain(self) -> HiddenGraph:
@@ -288,37 +247,98 @@ class Hop(Operation[Summands]):
 
     @override
     def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
-        copies = (2 if self.weight_bits else 1) * self.wire.ring // 8
-        portions = [
-            [(holders, (graph.owner,), copies * graph.slots * (part.stop - part.start)) for graph, part in portion]
-            for portion in self._portions
-        ]
+        copies, number = (2 if self.weight_bits else 1), self.wire.ring // 8
+
+        def sent(graph: HiddenGraph, part: slice) -> Round:
+            size = number * graph.slots * (part.stop - part.start)
+            if graph.owner in holders:
+                return [(holders, (graph.owner,), copies * size)]
+            return [(holders[:1], (graph.owner,), 2 * size), (holders[1:2], (graph.owner,), copies * size)]
+
+        portions = [list(chain(*(sent(*part) for part in portion))) for portion in self._portions]
         # An owner waits for others' portions before it sends its own.
         waits = len({graph.owner for graph in self.graphs}) > 1
         return portions if waits else [list(chain(*portions))]
 
     @override
     def hold(self, holder: Holder) -> Summands:
-        """Add up this holder's own edges in the clear, and take off its shares of (A + I)·λ of all graphs."""
+        """Add up this holder's own edges in the clear, and take off its shares of (A + I)·λ of all graphs.
+
+        Of a dealer's own edges it adds its share of (A + I)·Λ, which has one Λ too many.
+        """
         public, mask = self.wire.known, self.wire.mask
-        total = ((len(self.graphs) - 1) << self.weight_bits) * mask
+        dealers = sum(graph.owner == holder.dealer for graph in self.graphs)
+        total = ((len(self.graphs) - dealers - 1) << self.weight_bits) * mask
         if holder.leads:
-            total += public << self.weight_bits
+            total += ((1 - dealers) << self.weight_bits) * public
         self._add_sums(total, public)
         for portion in self._portions:
             parts = [(holder.next(Kind.MASKED_ROWS), *part) for part in portion]
             # What others wait for goes out before anything is waited for.
             for tag, graph, columns in sorted(parts, key=lambda part: part[1].owner == holder.party):
                 form = self._form(graph, columns)
-                total[:, columns] -= (_own_share if graph.own else _other_share)(holder, graph, tag, form)
+                if graph.owner == holder.dealer:
+                    total[:, columns] += self._share_for_dealer(holder, graph, tag, public[:, columns], form)
+                elif graph.own:
+                    total[:, columns] -= self._owners_share(holder, graph, tag, form)
+                else:
+                    masked, share = _masked_rows(graph, holder.drawn([form] * self._draws))
+                    holder.link.send(graph.owner, tag, masked)
+                    total[:, columns] -= share
         return Summands(total, self.wire.bits + self.weight_bits)
+
+    @property
+    def _draws(self) -> int:
+        """How many tensors a holder draws that is not the owner."""
+        return 4 if self.weight_bits else 3
+
+    def _rows_form(self, form: Form) -> Form:
+        """Form of the masked rows that the owner is sent."""
+        return ((2, *form[0]), form[1]) if self.weight_bits else form
+
+    def _owners_share(self, holder: Holder, graph: HiddenGraph, tag: Tag, form: Form) -> Tensor:
+        corrections = holder.dealt(tag, [form] * 2)
+        return _own_share(graph, corrections, gather(holder.link, holder.others, tag, *self._rows_form(form)).values())
+
+    def _share_for_dealer(
+        self, holder: Holder, graph: HiddenGraph, tag: Tag, public: Tensor, form: Form
+    ) -> Tensor | int:
+        """Send a dealer with edges what its share of (A + I)·Λ, ``public``, needs, and return this holder's."""
+        if holder.leads:
+            drawn = holder.drawn_in_pair([form] * self._draws)
+            holder.link.send(holder.dealer, tag, torch.stack(_corrections(graph, public, [drawn], form)))
+        elif holder.is_second:
+            masked, share = _masked_rows(graph, holder.drawn_in_pair([form] * self._draws))
+            holder.link.send(holder.dealer, tag, masked)
+            return share
+        return 0
 
     @override
     def deal(self, dealer: Dealer) -> Summands:
-        """Deal each graph's owner what its share of (A + I)·λ lacks; the dealer's own summand is zero."""
+        """Deal each graph's owner what its share of (A + I)·λ lacks. The dealer's summand is of its own edges alone."""
+        mask = self.wire.mask
+        total = torch.zeros_like(mask)
+        for graph in self.graphs:
+            if graph.owner == dealer.party and graph.adjacency is not None:
+                total -= torch.from_numpy(graph.adjacency @ mask.numpy())
         for graph, columns in chain(*self._portions):
-            _deal_share(dealer, graph, self.wire.mask[:, columns], self._form(graph, columns))
-        return Summands(torch.zeros_like(self.wire.mask), self.wire.bits + self.weight_bits)
+            dealer.next()
+            form = self._form(graph, columns)
+            if graph.owner == dealer.party:
+                share = dealer.own(partial(self._dealers_share, graph, form))
+                total[:, columns] += 0 if share is None else share
+            else:
+                dealer.deal(graph.owner, [form] * 2, partial(self._corrections_of, dealer, graph, columns, form))
+        return Summands(total, self.wire.bits + self.weight_bits)
+
+    def _dealers_share(self, graph: HiddenGraph, form: Form, dealer: LinkedDealer) -> Tensor:
+        first, second = dealer.holders[:2]
+        corrections = dealer.receive(first, Kind.MASKED_ROWS, ((2, *form[0]), form[1]))
+        return _own_share(graph, corrections, [dealer.receive(second, Kind.MASKED_ROWS, self._rows_form(form))])
+
+    def _corrections_of(self, dealer: Dealer, graph: HiddenGraph, columns: slice, form: Form) -> list[Tensor]:
+        draws = [dealer.draw(holder, [form] * self._draws) for holder in dealer.others(graph.owner)]
+        return _corrections(graph, self.wire.mask[:, columns], draws, form)
 
     @override
     def plain(self) -> Summands:
@@ -333,103 +353,36 @@ class Hop(Operation[Summands]):
                 total += torch.from_numpy(graph.adjacency @ known.numpy())
 
 
-def _own_share(holder: Holder, graph: HiddenGraph, tag: Tag, form: Form) -> Tensor:
-    """Return the owner's share of (A + I)·λ, [N, columns], from what the dealer and the other holders send."""
+def _own_share(graph: HiddenGraph, corrections: Iterable[Tensor], received: Iterable[Tensor]) -> Tensor:
+    """Return the owner's share of (A + I)·λ, [N, columns], from ``_corrections`` and others' ``_masked_rows``."""
     assert graph.own is not None
-    first, second = holder.dealt(tag, [form] * 2)
-    weights, (size, dtype) = graph.own.weights, form
-    received = gather(holder.link, holder.others, tag, size if weights is None else (2, *size), dtype)
+    (first, second), weights, others = corrections, graph.own.weights, list(received)
     rows = take_rows(prefix_sums(take_rows(first, graph.steps.spread)), graph.own.steps.turn)
-    for masked in received.values():
+    for masked in others:
         rows += take_rows(masked if weights is None else masked[0], graph.own.random_turn)
     if weights is not None:
         rows *= weights
-        for masked in received.values():
+        for masked in others:
             rows -= take_rows(masked[1], graph.own.random_turn)
     picked = take_rows(prefix_sums(rows), graph.own.steps.pick)
     return differences(picked + take_rows(second, graph.steps.pick))
 
 
-def _other_share(holder: Holder, graph: HiddenGraph, tag: Tag, form: Form) -> Tensor:
-    """Send the owner masked rows, and return this holder's share of (A + I)·λ, [N, columns]."""
-    spread, mask, picked, *more = holder.drawn([form] * (4 if graph.weight_bits else 3))
+def _masked_rows(graph: HiddenGraph, drawn: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the rows that go to the owner, and the share of (A + I)·λ, [N, columns], of a holder that drew these."""
+    spread, mask, picked, *more = drawn
     masked = take_rows(prefix_sums(take_rows(spread, graph.steps.spread)), graph.steps.turn) + mask
     if graph.weights is not None:
         masked = torch.stack([masked, graph.weights * mask + more[0]])
-    holder.link.send(graph.owner, tag, masked)
-    return differences(take_rows(picked, graph.steps.pick))
+    return masked, differences(take_rows(picked, graph.steps.pick))
 
 
-def _deal_share(dealer: Dealer, graph: HiddenGraph, mask: Tensor, form: Form) -> None:
-    """Send the owner two tensors of masks, of ``form``, that complete all shares of (A + I)·``mask``."""
-    dealer.next()
-    forms = [form] * (4 if graph.weight_bits else 3)
-
-    def make() -> list[Tensor]:
-        draws = [dealer.draw(holder, forms) for holder in dealer.others(graph.owner)]
-        spread_shares, turned, pick_shares, *more = map(sum_parts, zip(*draws, strict=True))
-        if graph.weights is not None:
-            turned = graph.weights * turned - more[0]
-        steps = torch.zeros(form[0], dtype=form[1])
-        steps[: graph.nodes] = differences(mask)
-        picked = -prefix_sums(take_rows(turned, graph.steps.turn))
-        return [take_rows(steps, graph.steps.spread) - spread_shares, take_rows(picked, graph.steps.pick) - pick_shares]
-
-    dealer.deal(graph.owner, [form] * 2, make)
-
-
-@dataclass(frozen=True, eq=False)
-class Pick(Operation[Summands]):
-    """Rows of a wire that one holder chooses, [count] different ones, and nobody else knows."""
-
-    owner: PartyId
-    rows: Tensor | None
-    count: int
-    wire: Wire
-
-    @property
-    def _form(self) -> Form:
-        return self.wire.shape, self.wire.mask.dtype
-
-    @override
-    def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
-        return [[((self.owner,), holders, 8 * self.count)]]
-
-    @override
-    def hold(self, holder: Holder) -> Summands:
-        """Return this holder's summand of the rows; ``ConfigError``: the owner's are not ``count`` different ones."""
-        tag, rows = holder.next(Kind.PLACEMENT), self.rows
-        if holder.party != self.owner:
-            relative = receive_as(holder.link, self.owner, tag, (self.count,), torch.int64)
-            check_places(relative, self.wire.shape[0], self.owner)
-            return Summands(-take_rows(holder.drawn([self._form])[0], relative), self.wire.bits)
-        if rows is None:
-            raise ConfigError(f"{self.owner} chooses rows and gives none: give {self.count}")
-        if tuple(rows.shape) != (self.count,) or len(set(rows.tolist())) < self.count:
-            raise ConfigError(
-                f"{self.owner} chooses rows {list(rows.shape)}: give {self.count} different ones, as all know",
-                key="rows",
-            )
-        random = shuffled(holder.drawn([((self.wire.shape[0],), torch.int64)])[0])
-        relative = rest_after(rows, random)
-        broadcast(holder.link, holder.others, tag, relative)
-        (dealt,) = holder.dealt(tag, [self._form])
-        return Summands(take_rows(self.wire.known, rows) - take_rows(dealt, relative), self.wire.bits)
-
-    @override
-    def deal(self, dealer: Dealer) -> Summands:
-        """Deal the owner all rows of λ in its random order, less the others' shares; the own summand is zero."""
-        dealer.next()
-        random = shuffled(dealer.draw(self.owner, [((self.wire.shape[0],), torch.int64)])[0])
-
-        def make() -> list[Tensor]:
-            others = sum_parts(dealer.draw(holder, [self._form])[0] for holder in dealer.others(self.owner))
-            return [take_rows(self.wire.mask, random) - others]
-
-        dealer.deal(self.owner, [self._form], make)
-        return Summands(self.wire.mask.new_zeros((self.count, *self.wire.shape[1:])), self.wire.bits)
-
-    @override
-    def plain(self) -> Summands:
-        assert self.rows is not None
-        return Summands(self.wire.known[self.rows], self.wire.bits)
+def _corrections(graph: HiddenGraph, mask: Tensor, draws: Iterable[Sequence[Tensor]], form: Form) -> list[Tensor]:
+    """Return two tensors of ``form`` that complete the owner's share of (A + I)·``mask``, of what the others drew."""
+    spread_shares, turned, pick_shares, *more = map(sum_parts, zip(*draws, strict=True))
+    if graph.weights is not None:
+        turned = graph.weights * turned - more[0]
+    steps = torch.zeros(form[0], dtype=form[1])
+    steps[: graph.nodes] = differences(mask)
+    picked = -prefix_sums(take_rows(turned, graph.steps.turn))
+    return [take_rows(steps, graph.steps.spread) - spread_shares, take_rows(picked, graph.steps.pick) - pick_shares]

@@ -2,60 +2,66 @@
 
 A program (``functions``, or a network) calls the operations below in an order that depends on public sizes alone. Each
 machine runs its part of them: a holder's on Λ and shares of λ, the dealer's on λ, the twin's on the numbers themselves,
-and the counter's on nothing but shapes.
+and the counter's on nothing but shapes. Where a holder deals, the others compute: they have Λ, and it has not.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
+from typing import Final
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
+from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId
-from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.collectives import broadcast, gather, receive_as
 from veilgraph.mpc.sealed.comparison import Negative
 from veilgraph.mpc.sealed.correlations import (
-    NOBODY,
     Dealer,
     Form,
     Holder,
     LinkedDealer,
     Operation,
-    Pace,
     Result,
     Step,
+    encoded,
     size_of,
     sum_parts,
 )
-from veilgraph.mpc.sealed.hops import HiddenGraph, Hide, Hop, Pick
+from veilgraph.mpc.sealed.hops import HiddenGraph, Hide, Hop
 from veilgraph.mpc.sealed.opening import Open
+from veilgraph.mpc.sealed.picks import Pick
 from veilgraph.mpc.sealed.sines import SUM_BITS, odd_multiples, share_of_sum
 from veilgraph.mpc.sealed.wire import Bilinear, Bit, Ring, Summands, Wire, plain_wire, to_float64
 from veilgraph.privacy.geometric import two_sided
+
+_LEAST_COMPUTING: Final = 2  # beside a holder that deals
 
 
 class Machine(ABC):
     """One party's machine, which runs its part of a program.
 
     Attributes:
-        holders: in the job's order.
+        holders: those with data, in the job's order.
         party: which it is.
+        dealer: who deals, one of the holders or a party without data.
+        computing: the holders that do not deal.
         noise: source of the noise that this party adds for all; None at those that add none.
     """
 
     noise: SecretSource | None = None
 
-    def __init__(self, holders: Sequence[PartyId], party: PartyId) -> None:
-        self.holders, self.party = tuple(holders), party
+    def __init__(self, holders: Sequence[PartyId], party: PartyId, dealer: PartyId) -> None:
+        self.holders, self.party, self.dealer = tuple(holders), party, dealer
+        self.computing = tuple(holder for holder in holders if holder != dealer)
+        if dealer in holders and len(self.computing) < _LEAST_COMPUTING:
+            raise ValueError(f"dealer={dealer!r} is one of {len(self.holders)} holders: it takes two others or more")
 
     def at(self, place: str) -> None:  # noqa: B027 - only what counts or reports needs it
         """Name the part of the program that begins; nothing that is computed depends on it."""
@@ -81,20 +87,28 @@ class Machine(ABC):
 
         def hold(holder: Holder) -> Wire:
             tag = holder.next(Kind.MASKED_WIRE)
+            if owner == holder.dealer:  # a wire of all others' masks, which it knows, is nobody's
+                (mask,) = holder.drawn(forms)
+                return Wire(holder.told(tag, size), mask, bits)
             if holder.party != owner:
                 public = receive_as(holder.link, owner, tag, size, torch.int64)
                 return Wire(public, torch.zeros((), dtype=torch.int64).expand(size), bits, owner)
             (mask,) = holder.drawn(forms)
-            public = holder.encoded(values, size, bits) + mask
+            public = encoded(owner, values, size, bits) + mask
             broadcast(holder.link, holder.others, tag, public)
             return Wire(public, mask, bits, owner)
 
         def deal(dealer: Dealer) -> Wire:
             dealer.next()
-            return Wire(None, dealer.draw(owner, forms)[0], bits, owner)
+            if owner != dealer.party:
+                return Wire(None, dealer.draw(owner, forms)[0], bits, owner)
+            mask = sum_parts(dealer.draw(holder, forms)[0] for holder in dealer.holders)
+            public = dealer.own(lambda _: encoded(owner, values, size, bits) + mask)
+            dealer.tell(Kind.MASKED_WIRE, dealer.holders, size, public)
+            return Wire(None, mask, bits)
 
-        sent = (owner,), self.holders, size_of(forms)
-        return self.run(Step(hold, deal, lambda: plain_wire(to_float64(values), bits), [[sent]]))
+        messages = [] if owner == self.dealer else [[((owner,), self.computing, size_of(forms))]]
+        return self.run(Step(hold, deal, lambda: plain_wire(to_float64(values), bits), messages))
 
     def constant(self, values: Tensor, bits: int = 0) -> Wire:
         """Make public whole numbers, int64 in units of 2^−bits, a wire of Z_2^64. No message."""
@@ -112,15 +126,19 @@ class Machine(ABC):
         """Input each holder's ``values`` (None: zeros), or those ``of`` one, as summands of their sum. No message."""
         size = tuple(shape)
 
-        def hold(holder: Holder) -> Summands:
-            if values is None or of not in (None, holder.party):
-                return Summands(torch.zeros(size, dtype=torch.int64), bits)
-            return Summands(holder.encoded(values, size, bits), bits)
+        def own(party: PartyId) -> Tensor:
+            if values is None or of not in (None, party):
+                return torch.zeros(size, dtype=torch.int64)
+            return encoded(party, values, size, bits)
+
+        def deal(dealer: Dealer) -> Summands:
+            part = dealer.own(lambda _: own(dealer.party))
+            return Summands(dealer.zeros(size) if part is None else part, bits)
 
         return self.run(
             Step(
-                hold,
-                deal=lambda dealer: Summands(dealer.zeros(size), bits),
+                hold=lambda holder: Summands(own(holder.party), bits),
+                deal=deal,
                 plain=lambda: Summands(to_float64(torch.zeros(size) if values is None else values), bits),
             )
         )
@@ -227,7 +245,7 @@ class Machine(ABC):
         right on average. ``bits`` are the result's, by default theirs less ``shift``; others divide by a power of two
         as well.
         """
-        return self.run(Open(summands, shift, ring, bits, by_two=len(self.holders) == 2))
+        return self.run(Open(summands, shift, ring, bits, by_two=len(self.computing) == 2))
 
     def noised(self, summands: Summands, epsilon: float) -> Summands:
         """Add the dealer's two-sided geometric noise to whole numbers of Z_2^64; none where ε is infinite. No message.
@@ -312,22 +330,44 @@ class Machine(ABC):
 
         def hold(holder: Holder) -> Tensor | None:
             tag = holder.next(Kind.MASK_SHARE)
+            if to == holder.dealer:  # which knows the mask
+                if holder.leads:
+                    holder.link.send(to, tag, wire.known.contiguous())
+                return None
             if holder.party != to:
                 holder.link.send(to, tag, wire.mask.contiguous())
                 return None
             shares = gather(holder.link, holder.others, tag, wire.shape, wire.mask.dtype)
             return to_float64(wire.known - wire.mask - sum_parts(shares.values())) * 2.0**-wire.bits
 
-        sent = self.holders, (to,), prod(wire.shape) * wire.ring // 8
-        return self.run(Step[Tensor | None](hold, Dealer.next, lambda: wire.known, [[sent]]))
+        def learned(dealer: LinkedDealer) -> Tensor:
+            public = dealer.receive(dealer.holders[0], Kind.MASK_SHARE, (wire.shape, wire.mask.dtype))
+            return to_float64(public - wire.mask) * 2.0**-wire.bits
+
+        def deal(dealer: Dealer) -> Tensor | None:
+            dealer.next()
+            return dealer.own(learned) if to == dealer.party else None
+
+        senders = self.computing[:1] if to == self.dealer else self.computing
+        sent = senders, (to,), prod(wire.shape) * wire.ring // 8
+        return self.run(Step[Tensor | None](hold, deal, lambda: wire.known, [[sent]]))
 
 
 class HolderMachine(Machine):
-    """One holder's machine, in a session of ``holders``, in the job's order."""
+    """The machine of a holder that computes, in a session of ``holders``, in the job's order; ``dealer`` deals.
 
-    def __init__(self, link: Link, holders: Sequence[PartyId]) -> None:
-        super().__init__(holders, link.party)
-        self._holder = Holder(link, self.holders, SERVER)
+    ``secrets`` gives the seed of a stream that a dealer among the holders does not know.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        holders: Sequence[PartyId],
+        dealer: PartyId = SERVER,
+        secrets: SecretSource = system_secrets,
+    ) -> None:
+        super().__init__(holders, link.party, dealer)
+        self._holder = Holder(link, self.computing, dealer, secrets, shares_stream=dealer in self.holders)
 
     @override
     def run(self, operation: Operation[Result]) -> Result:
@@ -335,22 +375,25 @@ class HolderMachine(Machine):
 
 
 class DealerMachine(Machine):
-    """The dealer's machine: it knows all masks and no message between holders; ``secrets`` gives seeds and noise."""
+    """The dealer's machine: it knows all masks and no message between holders; ``secrets`` gives seeds and noise.
+
+    It is the machine of one of ``holders``, who has data as well, or of another party.
+    """
 
     def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
-        super().__init__(holders, link.party)
-        self.dealer, self.noise = LinkedDealer(link, self.holders, secrets), secrets
+        super().__init__(holders, link.party, link.party)
+        self.dealing, self.noise = LinkedDealer(link, self.computing, secrets), secrets
 
     @override
     def run(self, operation: Operation[Result]) -> Result:
-        return operation.deal(self.dealer)
+        return operation.deal(self.dealing)
 
 
 class PlainMachine(Machine):
     """The twin's machine: it runs a program on floating numbers in one place, nothing secret and nothing rounded."""
 
     def __init__(self, holders: Sequence[PartyId], noise: SecretSource = system_secrets) -> None:
-        super().__init__(holders, "")
+        super().__init__(holders, "", "")
         self.noise = noise
 
     @override
@@ -361,81 +404,3 @@ class PlainMachine(Machine):
     def choose(self, bit: Bit, left: Wire, right: Wire) -> Summands:
         """Select ``left`` or ``right`` entry by entry, for (l − r) + r may differ from l in floating point."""
         return Summands(torch.where(bit.known, left.known, right.known), left.bits)
-
-
-@dataclass
-class _Cost:
-    """Cost of a part of a program: rounds between holders, and party → bytes that it sends, headers included."""
-
-    rounds: int = 0
-    sent: Counter[PartyId] = field(default_factory=Counter)
-
-
-class CountingMachine(Machine):
-    """Runs a program on shapes alone, and counts every message that it would send, to the byte.
-
-    ``costs`` is place in the program → cost; ``widest`` entries of the largest opened tensor; ``dealt`` holder →
-    messages.
-    """
-
-    def __init__(self, holders: Sequence[PartyId], dealer: PartyId) -> None:
-        super().__init__(holders, dealer)
-        self.costs: dict[str, _Cost] = {}
-        self.widest = 0
-        self.dealt = Counter(dict.fromkeys(holders, 1))
-        self._paces = {holder: Pace() for holder in holders}
-        self._dealer = _CountingDealer(self.holders, self._deal)
-        self.at("")
-        for _ in holders:
-            self._sent(dealer, SEED_BYTES)
-
-    @override
-    def at(self, place: str) -> None:
-        self._here = self.costs.setdefault(place, _Cost())
-
-    @override
-    def run(self, operation: Operation[Result]) -> Result:
-        """Count an operation's messages, and run the dealer's part on shapes alone."""
-        for messages in operation.rounds(self.holders):
-            self._here.rounds += 1
-            for senders, receivers, size in messages:
-                for sender in senders:
-                    self._sent(sender, size, sum(receiver != sender for receiver in receivers))
-        return operation.deal(self._dealer)
-
-    @override
-    def open(self, summands: Summands, shift: int = 0, ring: Ring = 64, *, bits: int | None = None) -> Wire:
-        self.widest = max(self.widest, prod(summands.shape))
-        return super().open(summands, shift, ring, bits=bits)
-
-    def _sent(self, sender: PartyId, size: int, messages: int = 1) -> None:
-        """Count ``messages`` messages of ``size`` bytes each, and their headers, as sent by ``sender``."""
-        self._here.sent[sender] += messages * (HEADER_BYTES + size)
-
-    def _deal(self, holder: PartyId, size: int) -> None:
-        """Count a message of ``size`` bytes from the dealer to ``holder``, and the acknowledgements due after it."""
-        self.dealt[holder] += 1
-        self._sent(self.party, size)
-        self._sent(holder, 1, len(self._paces[holder].count(size)))
-
-
-class _CountingDealer(Dealer):
-    """Tells how many bytes it would send a holder; nothing that it draws has any content."""
-
-    device = "meta"
-
-    def __init__(self, holders: Sequence[PartyId], sends: Callable[[PartyId, int], None]) -> None:
-        super().__init__(holders)
-        self._sends = sends
-
-    @override
-    def draw(self, holder: PartyId, forms: Sequence[Form]) -> list[Tensor]:
-        return [torch.empty(shape, dtype=dtype, device=self.device) for shape, dtype in forms]
-
-    @override
-    def made(self, forms: Sequence[Form], make: Callable[[], list[Tensor]]) -> list[Tensor]:
-        return self.draw(NOBODY, forms)
-
-    @override
-    def deal(self, holder: PartyId, forms: Sequence[Form], make: Callable[[], list[Tensor]]) -> None:
-        self._sends(holder, size_of(forms))

@@ -1,7 +1,7 @@
 """A session that opens, node by node, what a prediction of an ``online`` job kept shares of; the dealer has no part.
 
 That prediction picked all nodes' outputs in an order that the label holder drew, so a position says nothing to anybody
-else (``mpc.sealed.hops.Pick``). The label holder asks for positions; every other holder counts them against
+else (``mpc.sealed.picks.Pick``). The label holder asks for positions; every other holder counts them against
 ``named_nodes``, and then sends its share of their rows. A share of a wire is its mask's, uniform by itself: an answer
 opens what ``Machine.reveal`` would have, of these rows alone.
 
@@ -26,7 +26,7 @@ from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.link.collectives import broadcast, gather, receive_as
 from veilgraph.link.mailbox import SLACK_BYTES
 from veilgraph.mpc.sealed.correlations import sum_parts
-from veilgraph.mpc.sealed.hops import inverse
+from veilgraph.mpc.sealed.permutations import inverse
 from veilgraph.paradigms.sealed.program import certain_logits, logits_of
 from veilgraph.paradigms.sealed.roles import SHARES, NamedNodes
 from veilgraph.paradigms.sealed.settings import sealed

@@ -27,7 +27,7 @@ from veilgraph.core.errors import DataError, RunError, VeilgraphError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import ViewEntry
-from veilgraph.mpc.sealed.hops import steps_of
+from veilgraph.mpc.sealed.permutations import steps_of
 from veilgraph.paradigms.sealed.inputs import hidden_edges
 from veilgraph.paradigms.sealed.networks.voting import VOTES
 from veilgraph.paradigms.sealed.plan import epsilon_of

@@ -19,9 +19,9 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.mailbox import SLACK_BYTES
 from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
+from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.cut_and_choose import DIGEST_BYTES
 from veilgraph.mpc.sealed.functions import MOST_CLASSES
-from veilgraph.mpc.sealed.machine import CountingMachine
 from veilgraph.paradigms.sealed.answers import answering_role
 from veilgraph.paradigms.sealed.evidence import LEAST_LEFT, epsilon_for, left_by_noise
 from veilgraph.paradigms.sealed.inputs import (

@@ -24,8 +24,8 @@ from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import gather
 from veilgraph.mpc.sealed.cut_and_choose import Dealing, checked_link, dealer_of, failed_check_reason
-from veilgraph.mpc.sealed.hops import shuffled
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine
+from veilgraph.mpc.sealed.permutations import shuffled
 from veilgraph.nn.calibration import Calibration
 from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.evidence import LabelKnowledge, with_votes

@@ -27,7 +27,7 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import receive_as
-from veilgraph.mpc.sealed.hops import shuffled
+from veilgraph.mpc.sealed.permutations import shuffled
 from veilgraph.paradigms.horizontal.node_lists import HASH_BYTES, keyed_hashes
 from veilgraph.paradigms.sealed.inputs import edges_once, padded
 from veilgraph.paradigms.sealed.plan import Block
