@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests import nightly
 from tests.audit.runs import VERDICTS
-from tests.mpc.sealed.faults import Forms, Patch, compared, cuts_alike, left_out, repeated, unshuffled
+from tests.mpc.sealed.faults import Forms, Patch, compared, cuts_alike, left_out, repeated, unshuffled, weights_unmasked
 from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import saved, small_graphs, small_job
 from tests.paradigms.sealed.two_sessions import cut_and_resumed, draws_of_the_place
@@ -23,6 +23,7 @@ from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast
 from veilgraph.mpc.sealed import machine
+from veilgraph.mpc.sealed.correlations import Holder
 from veilgraph.mpc.sealed.machine import DealerMachine
 from veilgraph.mpc.sealed.wire import Wire
 from veilgraph.paradigms.sealed import roles
@@ -49,6 +50,7 @@ JOBS: Mapping[str, tuple[int, Settings, Mapping[str, bool]]] = {
     "votes": (2, VOTES, {}),
     "three": (3, {**MLP, "train": {"epochs": 1, "select_by": "accuracy"}}, {}),
     "judged": (3, JUDGED, {}),
+    "dealt by C": (3, {**EACH, "trust": "majority"}, {"directed": True}),
 }
 
 
@@ -64,10 +66,6 @@ def is_orders(forms: Forms) -> bool:
     return [(len(shape), shape[0] > N) for shape, _ in forms] == [(1, True)] * 3
 
 
-def is_weights(forms: Forms) -> bool:
-    return [shape[1:] for shape, _ in forms] == [(1,)] and forms[0][0][0] > N
-
-
 def is_step(forms: Forms) -> bool:
     return bool(forms) and forms[-1][0] == (TRAINING, HIDDEN)
 
@@ -78,6 +76,15 @@ def is_gate(forms: Forms) -> bool:
 
 def is_output(forms: Forms) -> bool:
     return bool(forms) and forms[-1][0] == (N, 1)
+
+
+def pair_unmasked(patch: Patch) -> None:
+    """What the first two holders draw against the one that deals is nothing."""
+
+    def nothing(_: Holder, forms: Forms) -> list[Tensor]:
+        return [torch.zeros(size, dtype=dtype) for size, dtype in forms]
+
+    patch.setattr(Holder, "drawn_in_pair", nothing)
 
 
 def told_otherwise(patch: Patch) -> None:
@@ -148,7 +155,7 @@ LEAKS: Mapping[str, Leak] = {
     "the output's mask is known": Leak("mlp", left_out(is_output), "A", "shares of the mask"),
     "rows of a hop have no masks": Leak("mlp", left_out(is_rows), "A", "shares of masks under"),
     "hops have the same masks": Leak("each", repeated(is_rows), "A", "shares of masks under"),
-    "edge weights have no mask": Leak("weighted", left_out(is_weights), "B", "edge weights"),
+    "edge weights have no mask": Leak("weighted", weights_unmasked, "B", "edge weights"),
     "edges have no random order": Leak("mlp", left_out(is_orders), "A", "orders", "orders"),
     "two graphs have the same random orders": Leak("each", repeated(is_orders), "A", "orders", "orders"),
     "training rows are picked in the clear": Leak("each", unshuffled(N), "B", "orders", "orders"),
@@ -162,6 +169,9 @@ LEAKS: Mapping[str, Leak] = {
     "noise is not paid for": Leak("votes", nothing_paid, "A", "ledger", "paid"),
     "two are not told the same": Leak("three", told_otherwise, "A+B", "secrets"),
     "of three one has no mask": Leak("three", left_out(is_put), "A+B", "secrets"),
+    "a holder that deals puts in without a mask": Leak("dealt by C", left_out(is_put), "B", "secrets"),
+    "and is sent rows without one": Leak("dealt by C", pair_unmasked, "C", "masked values"),
+    "and its edges have no random order": Leak("dealt by C", left_out(is_orders), "B", "orders", "orders"),
 }
 SLOW = (
     "steps open under the same masks",
@@ -208,8 +218,11 @@ def test_a_planted_leak_fails_the_audit(name: str, tmp_path: Path, monkeypatch: 
     assert (leak.found_by, True) in {(each.attack, leak.evidence in each.evidence) for each in failed}, failed
 
 
+OF_A_DAY = ("mlp", "dealt by C")
+
+
 @pytest.mark.cases(3)
-@pytest.mark.parametrize("job", [pytest.param(job, marks=nightly) if job != "mlp" else job for job in JOBS])
+@pytest.mark.parametrize("job", [job if job in OF_A_DAY else pytest.param(job, marks=nightly) for job in JOBS])
 def test_without_a_leak_all_that_is_claimed_is_tested_and_holds(job: str, tmp_path: Path) -> None:
     honest = Leak(job, print, "", "", predicts=job == "mlp", resumes=job == "judged")
     asked = [SERVER, *"ABC"[: JOBS[job][0]], *(["A+B", "B+C"] if job == "three" else [])]
@@ -229,3 +242,13 @@ def test_the_dealer_and_a_holder_together_are_not_said_to_find_nothing(tmp_path:
     assert ("know every mask" in result.skipped[0].why, result.skipped[0].limited, result.findings) == (True, False, ())
     limited = audit(run, AuditPlan(("server+B",), limits={"link-similarity": 0.9}))
     assert [each.attack for each in limited.untested] == ["any attack", "link-similarity"]
+
+
+def test_of_a_holder_that_deals_it_is_said_with_whom_it_reads_and_the_server_finds_nothing(tmp_path: Path) -> None:
+    run = made(Leak("dealt by C", print, "", ""), tmp_path)
+    for together in ("B+C", "A+B"):
+        result = audited(run, together, attacks=["uniformity"])
+        assert ("know every mask" in result.skipped[0].why, result.findings) == (True, ())
+    result = audited(run, "server+B", attacks=["uniformity"])
+    assert (result.failed, result.untested) == ((), ())
+    assert result.findings

@@ -162,6 +162,8 @@ SEALED: dict[str, JobSettings] = {
     "union, edges across at one": union_job(4, {"across": "D"}),
     "union, named": union_job(3, {"named_nodes": 5, "output": "classes"}),
     "union, named margins, edges across at one": union_job(3, {"named_nodes": 5, "across": "C"}),
+    "sealed, dealt by a holder": sealed_job(3, {"trust": "majority", "train": {"select_by": "accuracy"}}),
+    "union, dealt by a holder": union_job(3, {"trust": "majority"}),
     "sealed, named margins": sealed_job(2, {"named_nodes": 5, "output": "margins"}),
     **{f"sealed, online, {output}": online_job(output) for output in ("classes", "margins")},
 }

@@ -26,7 +26,7 @@ from veilgraph.cli.output import echo, emit, messages, plain, results
 from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import listed
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import SERVER, PartyId
 from veilgraph.protocol.job import JobSettings, adds_noise, perturbing
 from veilgraph.protocol.preset import Choice
 
@@ -113,6 +113,8 @@ def check_command(
     if show_costs:
         known = costs or _refuse_costs(settings)
         found["costs"] = _show_costs(known, bandwidth or _MBIT, _ROUND_TRIP_MS if round_trip is None else round_trip)
+    if settings.duties.dealing not in (None, SERVER):
+        echo(paradigm_of(settings).words.collusion(settings))
     _show_preset(settings, choices)
     way = "submit it with: veilgraph net submit" if settings.data.is_apart else "train it with: veilgraph train"
     echo(f"{file} is a valid job; {way} {file}")

@@ -183,7 +183,8 @@ class Duties:
 
     ``publishing`` publish embeddings; ``scoring`` know how well the model does, and have its predictions; nodes of
     ``releasing`` release perturbed features, which ``learning`` are given; ``summing`` learn of their own edges nothing
-    but sums with noise, which they are given once.
+    but sums with noise, which they are given once. ``dealing`` knows all masks of a job of which nothing else is
+    opened: the server or a holder; None: no party does.
     """
 
     publishing: tuple[PartyId, ...]
@@ -191,6 +192,7 @@ class Duties:
     releasing: tuple[PartyId, ...] = ()
     learning: tuple[PartyId, ...] = ()
     summing: tuple[PartyId, ...] = ()
+    dealing: PartyId | None = None
 
     @property
     def noising(self) -> tuple[PartyId, ...]:

@@ -30,6 +30,10 @@ class LimitSettings(Settings):
 
     leakage: tuple[RevelationName, ...] = ("initial-embeddings", "embedding-sums", "output-embeddings", "training-rows")
     """what a job may reveal of this party's data; replaces the default list"""
+    trust: tuple[Literal["dealer", "majority"], ...] = ("dealer",)
+    """who may know all masks of sealed and union jobs, by their setting of this name. dealer: the server, which reads
+    everything with any holder; majority: a holder, which reads everything with any other
+    """
     max_rounds: int = Field(1, ge=1, le=64)
     """largest R or number of layers; each more reveals more of the edges"""
     max_epsilon: float | None = Field(None, gt=0)
@@ -104,6 +108,13 @@ def revelations(job: JobSettings, party: PartyId | None = None) -> dict[str, str
     """What a job reveals of its holders' data, or of one party's own, name → statement; with privacy it is noisy."""
     known = revelation_statements(job)
     return {name: known[name] for name in revelation_causes(job, party)}
+
+
+def trust_of(job: JobSettings) -> Literal["dealer", "majority"] | None:
+    """Return who knows all masks of a job: the server, a holder, or None where no party does."""
+    if job.duties.dealing is None:
+        return None
+    return "dealer" if job.duties.dealing == SERVER else "majority"
 
 
 def largest_epsilon(job: JobSettings, party: PartyId, nodes: int | None = None) -> float:
@@ -268,6 +279,12 @@ def _reasons(
         name, rounds = job.passes.exchanges
         lower = f"lower the {name.split('.')[1]} or raise the limit"
         yield f"limits.max_rounds={limits.max_rounds} and {name}={rounds}: {lower}"
+    trust = trust_of(job)
+    if trust is not None and trust not in limits.trust and party != SERVER:
+        yield (
+            f"limits.trust=[{', '.join(limits.trust)}] and trust={trust}, by which {job.duties.dealing} knows all "
+            "masks: change the job, or add to the limit whom your organisation trusts not to work with another"
+        )
     yield (costly := _too_costly(limits, job, party, epsilon, nodes))
     if job.noise.shared is not None and party in job.duties.publishing:
         key, colluding = job.noise.shared
@@ -288,17 +305,17 @@ def _reasons(
     accepted, contained, by_noise = {*limits.leakage}, wider_revelations(job), bounded_revelations(job)
     if limits.max_epsilon is not None and costly is None:
         accepted |= by_noise
-    found = {
+    causes = {
         name: cause for name, cause in {**besides, **revelation_causes(job, party)}.items() if name not in accepted
     }
-    new = [f"{name} ({cause})" for name, cause in found.items() if contained.get(name) not in limits.leakage]
+    new = [f"{name} ({cause})" for name, cause in causes.items() if contained.get(name) not in limits.leakage]
     if not new:
         return
     told = (
         f"limits.leakage=[{', '.join(limits.leakage)}]: change the job, or add what your organisation accepts of "
         f"what else the job reveals: {', '.join(new)}"
     )
-    by_epsilon = [name for name in found if name in by_noise]
+    by_epsilon = [name for name in causes if name in by_noise]
     if limits.max_epsilon is None and 0 < epsilon < math.inf and by_epsilon:
         *_, unit, relation = _claim(job, party)
         told += (

@@ -28,7 +28,7 @@ from veilgraph.graph.party import PartyGraph, check_aligned
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.limits import LimitSettings, revelations
+from veilgraph.protocol.limits import LimitSettings, revelations, trust_of
 from veilgraph.samples.shipped import shipped_job, shipped_jobs, with_overrides
 
 TableFormat = Literal["csv", "parquet"]
@@ -291,10 +291,12 @@ def node_ids(rows: Rows) -> list[str]:
 def accepting(*jobs: JobSettings) -> dict[str, Any]:
     """Return a party file's ``limits`` that accept what jobs reveal and their rounds; empty if the defaults do."""
     revealed = dict.fromkeys(name for job in jobs for name in revelations(job))
-    if all(job.is_aligned for job in jobs) and set(revealed) <= set(LimitSettings().leakage):
+    trusts = sorted({found for job in jobs if (found := trust_of(job)) is not None})
+    trust = {"trust": trusts} if set(trusts) - set(LimitSettings().trust) else {}
+    if all(job.is_aligned for job in jobs) and set(revealed) <= set(LimitSettings().leakage) and not trust:
         return {}
     rounds = [job.passes.exchanges[1] for job in jobs if job.passes.exchanges is not None]
-    return {"limits": {"leakage": list(revealed), **({"max_rounds": max(rounds)} if rounds else {})}}
+    return {"limits": {"leakage": list(revealed), **({"max_rounds": max(rounds)} if rounds else {}), **trust}}
 
 
 def _jobs(job: JobSettings, files: Mapping[PartyId, Path], labelled: PartyId | None) -> dict[str, JobSettings]:

@@ -97,3 +97,13 @@ def bits_unmasked(entries: int) -> Callable[[Patch], None]:
         )
 
     return mutate
+
+
+def weights_unmasked(patch: Patch) -> None:
+    """Weights of edges, which are drawn behind three orders, have no mask."""
+
+    def change(_: Stream, forms: Forms, new: list[Tensor]) -> list[Tensor]:
+        is_weights = len(forms) == 4 and forms[3][0] == (*forms[0][0], 1)
+        return [*new[:3], torch.zeros_like(new[3])] if is_weights else new
+
+    drawing(patch, change)

@@ -24,7 +24,16 @@ from scipy.stats import chi2, ks_2samp
 from torch import Tensor
 
 from tests import nightly
-from tests.mpc.sealed.faults import Forms, bits_unmasked, compared, cuts_alike, drawing, left_out, repeated, unshuffled
+from tests.mpc.sealed.faults import (
+    Forms,
+    bits_unmasked,
+    compared,
+    cuts_alike,
+    left_out,
+    repeated,
+    unshuffled,
+    weights_unmasked,
+)
 from tests.mpc.sealed.parties import NAMES, of, run
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.types import SERVER, Kind, PartyId
@@ -328,12 +337,6 @@ def is_put(forms: Forms) -> bool:
 
 def is_rows(forms: Forms) -> bool:
     return list(forms) == [((N + PADDED, D), torch.int32)] * 3
-
-
-def weights_unmasked(patch: pytest.MonkeyPatch) -> None:
-    """Weights of edges, drawn behind their orders, have no mask."""
-    forms = [*orders(N + PADDED), ((N + PADDED, 1), torch.int64)]
-    drawing(patch, lambda _, wanted, new: [*new[:3], torch.zeros_like(new[3])] if list(wanted) == forms else new)
 
 
 def is_weighted_rows(forms: Forms) -> bool:

@@ -80,6 +80,13 @@ def small_job(holders: int = 2, *changes: Settings) -> SealedJob:
     return sealed(parse_job(merge(base, *changes)))
 
 
+def by_trust(job: SealedJob) -> list[SealedJob]:
+    """The job as it is, and of three holders or more also dealt by one of them."""
+    if len(job.data.names) < 3:
+        return [job]
+    return [job.model_copy(update={"trust": trust}) for trust in ("dealer", "majority")]
+
+
 @contextmanager
 def trying(*trials: Trial) -> Iterator[None]:
     """Whatever job tries these inside."""
@@ -122,7 +129,7 @@ def outcomes(
         own = data if machine.party == TWIN else {name: part for name, part in data.items() if name == machine.party}
         return program(SealedProgram(machine, replace(context, data=own)))
 
-    return dict(run(one, len(graphs), links, keeps=keeps, noise=noise))
+    return dict(run(one, len(graphs), links, keeps=keeps, noise=noise, dealer=job.dealing_party))
 
 
 def trained(program: SealedProgram, steps: int) -> tuple[Mapping[str, Tensor], Tensor | None]:

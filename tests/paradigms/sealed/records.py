@@ -59,7 +59,7 @@ def of_all(
         own = data if machine.party == TWIN else {name: part for name, part in data.items() if name == machine.party}
         return scored(RecordProgram(machine, replace(context, data=own), noise_of()))
 
-    return dict(run(one, len(graphs), links, keeps=links is not None))
+    return dict(run(one, len(graphs), links, keeps=links is not None, dealer=job.dealing_party))
 
 
 def scored(program: RecordProgram) -> tuple[dict[str, Tensor], Tensor | None]:

@@ -61,7 +61,7 @@ class Sites:
         content = read_job(folder / "tables" / "network-job.yaml").model_dump(mode="json")
         self.job = sealed(parse_job(merge(content, ONLINE)))
         for party, path in self.files.items():
-            limits = {"limits": {"leakage": [*revelation_causes(self.job, party)]}}
+            limits = {"limits": {"leakage": [*revelation_causes(self.job, party)], "trust": [self.job.trust]}}
             path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | limits))
 
     def run(self, work: Literal["train", "predict"]) -> None:
@@ -206,8 +206,9 @@ def test_answers_are_what_was_kept_and_what_the_twin_predicts(sites: Sites) -> N
     assert kept.ids == tuple(ids[node] for node in kept.nodes.tolist())
 
 
-def test_of_three_holders_and_classes_alone(tmp_path: Path) -> None:
-    sites = Sites(tmp_path / "sites", 3)
+@pytest.mark.parametrize("trust", ["dealer", "majority"])
+def test_of_three_holders_and_classes_alone(tmp_path: Path, trust: str) -> None:
+    sites = Sites(tmp_path / "sites", 3, {"trust": trust})
     sites.run("train")
     sites.run("predict")
     with session(sites) as running:
@@ -215,6 +216,7 @@ def test_of_three_holders_and_classes_alone(tmp_path: Path) -> None:
     assert torch.equal(found.argmax(1), sites.values()[:MOST, 0])
     assert float(found.max(1).values.min()) > 0.999
     assert [sites.left(party) for party in "ABC"] == [0, 0, 0]
+    assert bool(sites.kept("C")["share"].any()) == (trust == "dealer"), "who deals has no share of it"
 
 
 def test_what_is_kept_is_what_would_be_opened() -> None:

@@ -19,7 +19,7 @@ from tests.mpc.sealed.parties import NAMES, run, secret, wire
 from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.sealed.dense import STANDARD, graphs_of
 from tests.paradigms.sealed.private import KEY, MARGINS, noise_from, noise_of, pairs, voting, with_edges
-from tests.paradigms.sealed.programs import TWIN, outcomes, small_graphs, small_job, summed, trained
+from tests.paradigms.sealed.programs import TWIN, by_trust, outcomes, small_graphs, small_job, summed, trained
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.types import SERVER, PartyId
@@ -57,7 +57,11 @@ CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_parties_compute_what_the_twin_does_with_the_same_noise(case: str) -> None:
     holders, training, changes = CASES[case]
-    job = small_job(holders, MARGINS, {"train": {"epochs": 6}}, *changes)
+    for job in by_trust(small_job(holders, MARGINS, {"train": {"epochs": 6}}, *changes)):
+        check_with_twin(job, training)
+
+
+def check_with_twin(job: SealedJob, training: int) -> None:
     graphs = graphs_of(job, nodes=60, training=training)
     with noise_from(KEY):
         found = outcomes(job, graphs, lambda program: trained(program, 6), noise=noise_of())

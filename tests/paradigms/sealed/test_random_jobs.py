@@ -70,7 +70,8 @@ def random_case(seed: int) -> tuple[SealedJob, list[PartyGraph]]:
     }
     changes: Settings = {"model": model, "train": train_settings, "output": "margins"}
     scaling = [merge(STANDARD, {"train": {"learning_rate": 0.125}})] if draw.random() < 0.5 else []
-    return small_job(holders, changes, *scaling), graphs
+    trust: Settings = {"trust": "majority" if holders > 2 and seed % 2 else "dealer"}
+    return small_job(holders, changes, *scaling, trust), graphs
 
 
 @pytest.mark.cases(40)

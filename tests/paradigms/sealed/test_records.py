@@ -13,7 +13,7 @@ from veilgraph_testing.lower_bound import epsilon_lower_bound
 from tests import about
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
-from tests.paradigms.sealed.programs import TWIN, small_graphs, sum_of
+from tests.paradigms.sealed.programs import TWIN, by_trust, small_graphs, sum_of
 from tests.paradigms.sealed.records import noise_of, of_all, record_job, scored, with_rows, without_noise
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError
@@ -37,6 +37,7 @@ from veilgraph.paradigms.sealed.records.rows import (
     row_bits,
     whitening,
 )
+from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import record_twin, train_plain, twin_context
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
@@ -61,9 +62,14 @@ def test_parties_compute_what_the_twin_does_with_the_same_noise(holders: int, co
         labels = graphs[0].labels
         assert labels is not None
         graphs[0] = replace(graphs[0], labels=labels.clamp_max(1), num_classes=2)
-    found = of_all(record_job(holders), graphs)
+    for job in by_trust(record_job(holders)):
+        check_with_twin(job, graphs, classes)
+
+
+def check_with_twin(job: SealedJob, graphs: list[PartyGraph], classes: int) -> None:
+    found = of_all(job, graphs)
     twin, scores = found[TWIN]
-    names = "ABC"[:holders]
+    names = job.data.names
     for name in names[1:]:
         summed = sum_of([found[party][0][f"weight.sums.{name}"] for party in names])
         assert torch.equal(summed, twin[f"weight.sums.{name}"].double())

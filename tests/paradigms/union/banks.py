@@ -34,6 +34,8 @@ JUDGED: Settings = {"train": {"select_by": "auc", "evaluate_every": 1}}
 UNDIRECTED: Settings = {"model": {"directed": False, "blocks": ["own", "pooled.1", "each.1"]}}
 BOOSTED: Settings = {"model": {"blocks": ["own", "boosting", "pooled.6"]}}
 ACROSS: Settings = {"across": "N"}
+MAJORITY: Settings = {"trust": "majority"}
+"""The network deals, or the last bank that does not report."""
 JOINT: Settings = {"model": {"blocks": ["own", "each.1"]}, "train": {"epochs": 6, "learning_rate": 0.5}}
 
 

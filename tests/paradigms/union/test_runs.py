@@ -18,6 +18,7 @@ from tests.paradigms.union.banks import (
     BOOSTED,
     JOINT,
     JUDGED,
+    MAJORITY,
     NET,
     UNDIRECTED,
     Banks,
@@ -49,7 +50,7 @@ pytestmark = pytest.mark.usefixtures("few_trees")
 
 BATCHES: Settings = {"train": {"batch_size": 8, "select_by": "accuracy", "evaluate_every": 3}}
 AT_HOME: Settings = {"model": {"network": "linear", "blocks": ["own"]}, "output": "classes"}
-COUNTED = {"masked_wire", "masked_bits", "placement", "masked_rows", "mask_share", "control"}
+COUNTED = {"masked_wire", "masked_bits", "placement", "masked_rows", "mask_share", "control", "seed", "correlation"}
 ADDRESSES = ("node_list", "node_places")
 
 
@@ -90,7 +91,20 @@ CASES = {
     "network, whose payments the banks have too": Case(network=True, knows=True),
     "network, undirected": Case((UNDIRECTED,), network=True),
     "network, a bank without labels": Case((BOOSTED, JUDGED), network=True, bare="B"),
+    "dealt by a bank, judged": Case((BOOSTED, JUDGED, MAJORITY)),
+    "dealt by a bank, undirected, four": Case((UNDIRECTED, MAJORITY, {"output": "classes"}), holders=4),
+    "dealt by a bank without labels": Case((BATCHES, MAJORITY), bare="C"),
+    "dealt by the network, judged": Case((JUDGED, MAJORITY), network=True, knows=True),
+    "dealt by the network, two banks": Case((UNDIRECTED, MAJORITY), holders=2, network=True),
 }
+
+
+PLANNED = [
+    Case((JUDGED,)),
+    Case((JUDGED,), network=True, knows=True, bare="C"),
+    Case((JUDGED, MAJORITY)),
+    Case((JUDGED, MAJORITY), network=True),
+]
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -109,7 +123,7 @@ def test_parties_compute_what_the_twin_does_and_banks_learn_of_their_own_nodes(c
     assert (again.uncalibrated.double()[: len(twin["A"])] - twin["A"]).abs().max() < ALMOST
 
 
-@pytest.mark.parametrize("case", [Case((JUDGED,)), Case((JUDGED,), network=True, knows=True, bare="C")], ids=repr)
+@pytest.mark.parametrize("case", PLANNED, ids=repr)
 def test_a_plan_says_what_is_sent(case: Case, tmp_path: Path) -> None:
     job, found = case.made()
     run = trained(job, found, tmp_path / "run")
@@ -151,7 +165,16 @@ def other(graph: PartyGraph, names: list[str]) -> PartyGraph:
     return replace(graph, edge_index=mixed[graph.edge_index])
 
 
-@pytest.mark.parametrize("case", [Case(holders=2), Case((JUDGED,), network=True)], ids=repr)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(holders=2),
+        Case((JUDGED,), network=True),
+        Case((JUDGED, MAJORITY)),
+        Case((JUDGED, MAJORITY), network=True),
+    ],
+    ids=repr,
+)
 def test_messages_have_the_same_sizes_whatever_the_others_data_are(case: Case, tmp_path: Path) -> None:
     job, (graphs, ids) = replace(case, changes=({"model": {"blocks": ["own", "each.1"]}}, *case.changes)).made()
     others = [other(graph, ids[graph.party]) for graph in graphs]
@@ -163,6 +186,8 @@ def test_messages_have_the_same_sizes_whatever_the_others_data_are(case: Case, t
     [
         Case(({"model": {"blocks": ["own", "boosting", "each.1"]}},)),
         Case(({"model": {"blocks": ["own", "boosting", "pooled.1"]}},), network=True, bare="B"),
+        Case(({"model": {"blocks": ["own", "each.1"]}}, MAJORITY)),
+        Case(({"model": {"blocks": ["own", "pooled.1"]}}, MAJORITY), network=True),
     ],
     ids=repr,
 )

@@ -96,11 +96,7 @@ class SealedSource(Source):
 
     @override
     def joined(self, server: View | None, holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
-        if server is not None:
-            raise DataError(
-                "the dealer and a holder together know every mask, and so whatever the holders open: a sealed job is "
-                "for those who trust that they do not collude"
-            )
+        check_no_dealer(server, holders)
         yield from noise_from(holders, outside)
         yield from _rows_under_masks(holders, outside)
 
@@ -178,6 +174,7 @@ class SealedSource(Source):
             update={
                 "output": "margins",
                 "privacy": None,
+                "trust": "dealer",
                 "model": own.model.model_copy(update={"edge_weights": weighted, "edge_slots": None}),
                 "train": own.train.model_copy(update={"epochs": epochs, "select_by": "last"}),
                 "data": own.data.model_copy(update={"holders": (everything.party,), "label_holder": None}),
@@ -186,6 +183,23 @@ class SealedSource(Source):
         found = trained_twin(like, [replace(everything, val_mask=None, test_mask=None)]).predict()
         assert found is not None
         return logits_of(found).softmax(dim=1)
+
+
+def check_no_dealer(server: View | None, holders: Sequence[View]) -> None:
+    """Raise ``DataError`` where those that pool what they saw know every mask: who deals, or all for whom it does."""
+    together = [*holders, *([] if server is None else [server])]
+    job = sealed(together[0].settings)
+    known, dealer = {view.party for view in together}, job.dealing_party
+    if dealer in known:
+        raise DataError(
+            f"{dealer}, which deals, and a holder together know every mask, and so whatever is opened: a sealed job is "
+            "for those who trust that they do not collude"
+        )
+    if job.trust == "majority" and known >= set(job.computing):
+        raise DataError(
+            f"{' and '.join(job.computing)} together know every mask, and so what {dealer}, which deals, has put in: "
+            "trust=majority is for those who trust that they do not all collude"
+        )
 
 
 def _rows_or_none(read: Callable[[], Tensor]) -> Floats | None:
@@ -276,7 +290,8 @@ def noise_from(views: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Ev
         weights = [(each,) for each in first.received(Kind.PLACEMENT, sender) if _is_of_edges(first, each)]
         if sealed(first.settings).model.edge_weights:
             yield from _as_noise(first, f"edge weights under masks from {sender}", (sender,), weights)
-    dealt = [(each,) for view in views for each in view.received(Kind.CORRELATION, SERVER)]
+    dealer = sealed(first.settings).dealing_party
+    dealt = [(each,) for view in views for each in view.received(Kind.CORRELATION, dealer)]
     yield from _as_noise(first, "what the dealer corrects", tuple(outside), dealt)
     for kind, words in _OPENED.items():
         yield from _as_noise(first, f"{words}, added up", tuple(outside), _opened(first, kind))
@@ -369,7 +384,8 @@ def _sum_pieces(pieces: Pieces) -> Tensor:
 
 def _opened(view: View, kind: Kind) -> list[Pieces]:
     """Groups of messages of one session and tag, one from each holder, whose sum is what they open."""
-    sent = (view.sent(kind, view.others[0]), *(view.received(kind, other) for other in view.others))
+    others = [holder for holder in sealed(view.settings).computing if holder != view.party]
+    sent = (view.sent(kind, others[0]), *(view.received(kind, other) for other in others))
     parts = [{(seen.session, seen.tag): seen for seen in some} for some in sent]
     return [tuple(part[key] for part in parts) for key in parts[0] if all(key in part for part in parts)]
 

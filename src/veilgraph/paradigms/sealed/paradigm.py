@@ -22,6 +22,7 @@ from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.cut_and_choose import DIGEST_BYTES
 from veilgraph.mpc.sealed.functions import MOST_CLASSES
+from veilgraph.paradigms.sealed import trust
 from veilgraph.paradigms.sealed.answers import answering_role
 from veilgraph.paradigms.sealed.evidence import LEAST_LEFT, epsilon_for, left_by_noise
 from veilgraph.paradigms.sealed.inputs import (
@@ -79,10 +80,10 @@ from veilgraph.protocol.role import Role, RoleContext
 def _noise_words(job: SealedJob) -> str:
     others = listed([name for name in job.data.names if name != job.data.label_party])
     return (
-        f"Of the edges of {others} nothing is used but one count of the classes of neighbours, to which the dealer "
-        f"adds noise that no holder knows. {job.data.label_party} learns the noisy counts of every node that is "
-        "predicted, and predicts from both: ε bounds what these tell of one edge of theirs. Columns, and the edges of "
-        f"{job.data.label_party}, have no noise."
+        f"Of the edges of {others} nothing is used but one count of the classes of neighbours, to which "
+        f"{trust.dealer_of_noise(job)} adds noise that no other holder knows. {job.data.label_party} learns the noisy "
+        "counts of every node that is predicted, and predicts from both: ε bounds what these tell of one edge of "
+        f"theirs. Columns, and the edges of {job.data.label_party}, have no noise."
     )
 
 
@@ -134,14 +135,20 @@ _MATRICES: Final = 1  # of a dense graph, as measured on ACM: 1.2 GB at most in 
 _STEPS, _EVALUATIONS = "steps", "evaluations"
 
 
-def costs_of(context: Context, steps: int, evaluate_every: int | None = None, dealer_checks: float = 0.0) -> Costs:
+def costs_of(
+    context: Context,
+    steps: int,
+    evaluate_every: int | None = None,
+    dealer_checks: float = 0.0,
+    dealer: PartyId = SERVER,
+) -> Costs:
     """Count rounds, bytes and memory of a training of ``steps`` with its final release and prediction, without data.
 
     A step is scored after every ``evaluate_every``. With ``dealer_checks``, the chance that a dealing is opened, the
-    mean number of dealings is counted.
+    mean number of dealings is counted. ``dealer`` is the server or a holder.
     """
     sizes = context.sizes
-    machine = CountingMachine(list(sizes.columns), SERVER)
+    machine = CountingMachine(list(sizes.columns), dealer)
     program = program_of(machine, context, lambda _: system_secrets)
     program.enter(trains=True)
     program.begin()
@@ -152,7 +159,7 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None, de
             program.score(step + 1)
             evaluations, best = evaluations + 1, program.shares()
     if context.plan.release or sizes.asked != 0:
-        program.restore({TRIAL: torch.tensor(_costliest_trials(context))}, training=False)
+        program.restore({TRIAL: torch.tensor(_costliest_trials(context, dealer))}, training=False)
     if context.plan.release:
         program.release()
     if sizes.asked != 0:
@@ -171,15 +178,15 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None, de
     stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]
     if dealer_checks:
         stages.insert(0, _dealer_checks(machine.dealt, 1 / (1 - dealer_checks)))
-    return Costs(stages, _peak_memory(context, machine.widest))
+    return Costs(stages, _peak_memory(context, machine.widest, dealer))
 
 
-def _costliest_trials(context: Context) -> list[int]:
+def _costliest_trials(context: Context, dealer: PartyId) -> list[int]:
     """All trials, whose mean may be taken; of words the one whose release and prediction send most bytes."""
     places, found = list(range(len(context.plan.trials))), list[int]()
     tried = [places] if context.plan.standard else [[place] for place in places]
     for members in tried if len(tried) > 1 else []:
-        machine = CountingMachine(list(context.sizes.columns), SERVER)
+        machine = CountingMachine(list(context.sizes.columns), dealer)
         program = SealedProgram(machine, context)
         program.enter(trains=True)
         program.begin()
@@ -203,8 +210,16 @@ def _dealer_checks(dealt: Mapping[PartyId, int], dealings: float) -> Stage:
     return Stage("dealer checks", round(2 * dealings), {party: round(count) for party, count in sent.items()})
 
 
-def _peak_memory(context: Context, widest: int) -> Mapping[PartyId, int]:
+def _peak_memory(context: Context, widest: int, dealer: PartyId) -> Mapping[PartyId, int]:
     """Estimate peak memory in bytes of each holder and the server; ``widest``: entries of the largest opening."""
+    found = _dealt_memory(context, widest)
+    if dealer != SERVER:  # the server has no part in the program, and who deals has as many numbers as who computes
+        found |= {dealer: max(found[dealer], found[SERVER]), SERVER: _BASE}
+    return found
+
+
+def _dealt_memory(context: Context, widest: int) -> dict[PartyId, int]:
+    """Estimate peak memory in bytes where the server deals."""
     sizes, plan = context.sizes, context.plan
     if sizes.blocks:  # fitted to unions of 10^5 to 10^6 accounts, all within a ninth (docs/explanation/union.md)
         columns = context.width_of(context.abreast[0], *plan.home, *plan.blocks, *filter(is_apart, plan.blocks))
@@ -262,7 +277,7 @@ class _SealedSessions(AlignedSessions[SealedJob]):
         )
         context = Context(whole, plan_of(job, whole), job.data.label_party, {})
         every = job.train.evaluate_every if job.passes.evaluates else None
-        costs = costs_of(context, job.train.epochs, every, job.dealer_checks)
+        costs = costs_of(context, job.train.epochs, every, job.dealer_checks, job.dealing_party)
         if not any(told) or all(own.neighbours is not None for own in sizes.values()):
             return costs
         note = (
@@ -345,14 +360,13 @@ class _SealedGuarantee(Guarantee[SealedJob]):
     way: ClassVar[str] = "sealed, noise on votes"
 
     def threat_model(self, job: SealedJob) -> str:
-        if job.records is not None:
-            return f"{job.data.label_party} and all other holders together, without the dealer"
-        return f"{job.data.label_party} and all other holders together, without the dealer, which draws the noise"
+        return trust.against(job)
 
     def noise_source(self, job: SealedJob) -> str:
         if job.records is not None:
             return "each holder's ε is about its own columns of training nodes, and it draws its own noise"
-        return "each holder's ε is about its own edges; the noise is the dealer's, and one for all holders together"
+        whose = f"of {trust.dealer_of_noise(job)}" if trust.is_by_holder(job) else "the dealer's,"
+        return f"each holder's ε is about its own edges; the noise is {whose} and one for all holders together"
 
     def privacy_notes(self, job: SealedJob) -> list[str]:
         if job.records is not None:
@@ -394,12 +408,12 @@ class _SealedGuarantee(Guarantee[SealedJob]):
             return [
                 f"{job.data.label_party} learns scores that depend on columns of nodes that are not trained on, which "
                 "have no noise.",
-                "Whoever deals knows all masks: with it, a holder that works together with the dealer has no bound.",
+                *trust.without_bound(job),
                 f"{job.data.label_party} shortens residuals to a length of 1 by itself, and nobody else checks it.",
             ]
         return [
             f"What {job.data.label_party} predicts depends on all holders' features, which have no noise.",
-            "Whoever deals knows the noise: with it, a holder that works together with the dealer has no bound.",
+            *trust.without_bound(job),
         ]
 
     def unbounded(self, job: SealedJob) -> str:
@@ -428,13 +442,13 @@ class SealedWords(Words[S]):
     """Words in reports on jobs that open results only."""
 
     def collusion(self, job: S) -> str:
-        return (
-            "Whoever deals the random numbers and one holder together could read everything of all others. All holders "
-            "but one together, without it, learn nothing but what they had and are told."
-        )
+        return trust.collusion(job)
+
+    def part_of(self, job: S, holder: PartyId) -> str:
+        return super().part_of(job, holder) + trust.PART * (holder == job.dealing_party)
 
     def server_part(self, job: S) -> str:
-        return "deals random numbers; has no data"
+        return "relays messages; has no data" if trust.is_by_holder(job) else "deals random numbers; has no data"
 
 
 class _SealedWords(SealedWords[SealedJob]):
@@ -444,8 +458,7 @@ class _SealedWords(SealedWords[SealedJob]):
             return [
                 f"{names} have other columns of the same nodes. All that they compute with is masked.",
                 _record_words(job),
-                f"{job.data.label_party} learns nothing else. The server deals random numbers, sees no message between "
-                "holders, and must not collude with one of them.",
+                f"{job.data.label_party} learns nothing else. {trust.dealing(job)}.",
                 "All are told sizes: nodes, columns, training nodes, classes.",
             ]
         told = "the class" if job.output == "classes" else "a score of every class"
@@ -461,7 +474,7 @@ class _SealedWords(SealedWords[SealedJob]):
         judges, named = job.passes.evaluates, job.outcome.predicts_named
         judged = ", and at every evaluation one number, which says how well the step does" if judges else ""
         counts = ", and noisy votes of its neighbours" * bool(job.privacy)
-        dealer = "sees no message between holders, and must not collude with one of them"
+        dealer = trust.dealing(job)
         if job.dealer_checks:
             dealer += f"; a dealing with a wrong byte is found out with chance {job.dealer_checks:g} before it is used"
         plan = plan_of(job)
@@ -472,7 +485,7 @@ class _SealedWords(SealedWords[SealedJob]):
             f"gradient or score{but}.",
             network_words(job, plan),
             f"{job.data.label_party} learns {told} that is predicted for {nodes}{judged}{counts}. It learns nothing "
-            f"else. The server deals random numbers, {dealer}.",
+            f"else. {dealer}.",
             *noise,
             "All are told sizes: nodes, columns, rounded numbers of edges, training nodes, classes"
             + ", validation nodes that judge, and which step is best so far" * judges

@@ -8,7 +8,7 @@ nodes, and whatever it changes between two predictions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -22,7 +22,8 @@ from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.core.tensor_file import Keeper, Kept
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.collectives import gather
+from veilgraph.link.collectives import broadcast, gather
+from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.cut_and_choose import Dealing, checked_link, dealer_of, failed_check_reason
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine
 from veilgraph.mpc.sealed.permutations import shuffled
@@ -204,6 +205,7 @@ class SealedRole(Role):
         self._program: Program | None = None
         self._entered = self._begun = False
         self._first: int | None = None
+        self._unheard: int | None = None
         self._last = 0
         self._start, self._classes = "", 0
 
@@ -355,6 +357,20 @@ class SealedRole(Role):
     def catch_up(self, epoch: int | None) -> None:
         """Hook before an epoch, None: after the last, that keeps the dealer's checkpoints in step with the holders'."""
 
+    def tell_checkpoint(self, epoch: int | None, others: Collection[PartyId]) -> None:
+        """Tell ``others`` that this party has saved the checkpoint just before ``epoch``, if it has."""
+        if epoch is not None and self.follows_checkpoint(epoch):
+            saved = torch.ones(1, dtype=torch.uint8)
+            broadcast(self.session.link, sorted(others), _checkpoint_tag(epoch), saved)
+
+    def await_checkpoint(self, epoch: int | None, others: Sequence[PartyId]) -> None:
+        """Before a checkpoint, and at the end (None), wait until ``others`` have all saved the previous one."""
+        if self.follows_checkpoint(epoch):
+            self._unheard = epoch
+        if self._unheard is not None and (epoch is None or epoch % self._job.train.checkpoint_every == 0):
+            gather(self.session.link, others, _checkpoint_tag(self._unheard), (1,), torch.uint8)
+            self._unheard = None
+
     def follows_checkpoint(self, epoch: int | None) -> bool:
         """Whether this session has saved a checkpoint just before ``epoch``."""
         return epoch is not None and self._first is not None and (epoch - 1) % self._job.train.checkpoint_every == 0
@@ -392,26 +408,30 @@ class _OneNumber(Scores):
 
 
 class SealedDealer(SealedRole):
-    """Deals randomness; no message to it depends on anybody's data."""
+    """The server: deals randomness, unless a holder does; no message to it depends on anybody's data."""
 
-    in_lockstep = False  # it deals ahead of the holders
-
-    def __init__(self, session: RoleContext) -> None:
-        super().__init__(session)
-        self._unheard: int | None = None
+    in_lockstep = False  # it is ahead of the holders
 
     @override
     def catch_up(self, epoch: int | None) -> None:
         """Before a checkpoint, and at the end, wait until all holders have saved the previous one."""
-        if self.follows_checkpoint(epoch):
-            self._unheard = epoch
-        if self._unheard is not None and (epoch is None or epoch % self._job.train.checkpoint_every == 0):
-            gather(self.session.link, self.session.holders, _checkpoint_tag(self._unheard), (1,), torch.uint8)
-            self._unheard = None
+        self.tell_checkpoint(epoch, {self._job.dealing_party} - {SERVER})
+        self.await_checkpoint(epoch, self.session.holders)
+
+    @override
+    def forward(self, step: int, epoch: int | None) -> None:
+        """Deal for a step or a prediction; where a holder deals, only keep checkpoints in step with the holders'."""
+        if self._job.dealing_party == self.session.link.party:
+            super().forward(step, epoch)
+        elif epoch is not None or not self._learns:
+            self.catch_up(epoch)
+            self._first = self._first or epoch
 
     @override
     def machine(self, dealing: Dealing) -> Machine:
         link, holders, secrets = self.session.link, self.session.holders, self.session.secrets
+        if self._job.dealing_party != link.party:
+            return CountingMachine(holders, self._job.dealing_party)
         if self._job.dealer_checks:
             return dealer_of(link, holders, secrets, dealing)
         return DealerMachine(link, holders, secrets)
@@ -483,12 +503,13 @@ class _HolderShares(Shares):
 
 
 class SealedHolder(SealedRole):
-    """Has features and edges; raises ``DataError`` where they do not fit the job's public bounds."""
+    """Has features and edges, and may deal; raises ``DataError`` where they do not fit the job's public bounds."""
 
     model: _HolderShares
 
     def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
         super().__init__(session)
+        self.in_lockstep = self._job.dealing_party == SERVER  # else no pass needs the server, which may be behind
         graph.validate()
         self.graph = graph
         self._own = self.put_in()
@@ -511,8 +532,10 @@ class SealedHolder(SealedRole):
 
     @override
     def catch_up(self, epoch: int | None) -> None:
-        if epoch is not None and self.follows_checkpoint(epoch):
-            self.session.link.send(SERVER, _checkpoint_tag(epoch), torch.ones(1, dtype=torch.uint8))
+        own, dealer = self.session.link.party, self._job.dealing_party
+        self.tell_checkpoint(epoch, {SERVER, dealer} - {own})
+        if own == dealer:
+            self.await_checkpoint(epoch, [*self._job.computing, SERVER])
 
     @override
     def keep_shares(self, share: Tensor, bits: int) -> None:
@@ -553,9 +576,12 @@ class SealedHolder(SealedRole):
     @override
     def machine(self, dealing: Dealing) -> Machine:
         link, holders, rate = self.session.link, self.session.holders, self._job.dealer_checks
+        dealer, secrets = self._job.dealing_party, self.session.secrets
+        if dealer == link.party:
+            return DealerMachine(link, holders, secrets)
         if rate:
-            link = checked_link(link, holders, SERVER, dealing, rate, self.session.secrets, self.session.keeper)
-        return HolderMachine(link, holders)
+            link = checked_link(link, holders, SERVER, dealing, rate, secrets, self.session.keeper)
+        return HolderMachine(link, holders, dealer, secrets)
 
     @override
     def data(self, sizes: Sizes, name: str) -> Mapping[PartyId, OwnData]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from veilgraph.core.types import Kind, PartyId
+from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.protocol.messages import (
     ALIGNMENT_ROWS,
@@ -71,6 +71,8 @@ ALL_NODES: Final = Condition[SealedJob]("`named_nodes: null`", lambda job: not j
 NAMED_NODES: Final = ALL_NODES.otherwise("`named_nodes`")
 ONLINE: Final = Condition[SealedJob]("`online`", lambda job: job.online)
 AT_ONCE: Final = ONLINE.otherwise("`online: false`")
+DEALT: Final = Condition[SealedJob]("`trust: dealer`", lambda job: job.trust == "dealer")
+BY_HOLDER: Final = DEALT.otherwise("`trust: majority`")
 CHECKED: Final = Condition[SealedJob]("`dealer_checks`", lambda job: job.dealer_checks > 0)
 NOISED: Final = Condition[SealedJob]("`privacy.unit: edge`", lambda job: job.votes is not None)
 RECORDS: Final = Condition[SealedJob]("`privacy.unit: training-record`", lambda job: job.records is not None)
@@ -79,20 +81,41 @@ RELEASES: Final = Condition[SealedJob]("`release: holders`", lambda job: job.rel
 TO_LABEL_HOLDER: Final = Route[SealedJob](
     "holder", "label holder", lambda job, _, receiver: receiver == job.data.label_party
 )
+FROM_DEALING: Final = Route[SealedJob](
+    "holder that deals", "holder", lambda job, sender, _: sender == job.dealing_party
+)
+TO_DEALING: Final = Route[SealedJob](
+    "holder", "holder that deals", lambda job, _, receiver: receiver == job.dealing_party
+)
+FIRST_TO_DEALING: Final = Route[SealedJob](
+    "first other holder", "holder that deals", lambda job, *ends: ends == (job.computing[0], job.dealing_party)
+)
+SERVER_TO_DEALING: Final = Route[SealedJob](
+    SERVER, "holder that deals", lambda job, _, receiver: receiver == job.dealing_party
+)
+FIRST_TWO: Final = Route[SealedJob](
+    "first other holder", "second other holder", lambda job, *ends: ends == job.computing[:2]
+)
 
 _COUNT: Final = "Opens one number to the receiver at every evaluation: the mask is of that one value."
 _WIRE: Final = "Uniform: the mask is drawn anew for every value, and up to all holders but one know nothing of it."
 _DEALT: Final = "Made of random numbers; none of the holders' data went in."
+_DEALT_DATA: Final = (
+    "Uniform: made of random numbers and of the sender's data, less what other holders draw, which the receiver lacks. "
+    "All other holders together read the sender's data."
+)
+_PAIR: Final = "Random: what both draw from it hides from the holder that deals what they send it."
 _PLACES: Final = "Uniform for the receiver, which lacks the random order that it is relative to."
-_ROWS: Final = "Masks of the sender's under further masks; the receiver lacks the sender's share of either."
+_SHARES: Final = "Masks of the sender's under further masks; the receiver lacks the sender's share of either."
+_ROWS: Final = "Uniform for the receiver, which lacks what the first two other holders draw together."
 _NAMED: Final = (
     "Opens the predictions of the nodes that the receiver picked, and nothing else: the mask is of these values, and "
     "which nodes they are of the sender does not learn."
 )
 _POSITIONS: Final = "Uniform among those not asked for before: the sender drew the order, and nobody else has it."
 _KEPT: Final = (
-    "Opens the predictions at the positions that the receiver asked for, and nothing else: a share is uniform, and was "
-    "kept when nothing was opened. The sender counts them first, named_nodes at most."
+    "Opens the predictions at the positions that the receiver asked for, and nothing else: a share is uniform, or zero "
+    "of a holder that deals, and was kept when nothing was opened. The sender counts them first, named_nodes at most."
 )
 _NOISY: Final = (
     "ε bounds what the receiver can infer of one of the sender's edges from all predictions and counts of the run, "
@@ -109,13 +132,20 @@ _RANGE: Final = (
     "Opens one bit to every holder: whether any range test of training and prediction has failed. The mask is of that "
     "bit alone. A job whose bit is set ends without predictions."
 )
+_LEARNED: Final = "Opens to the receiver what is stated for it, and nothing else: nothing else is under that mask."
 _OUTPUT: Final = "Opens the predictions to the receiver, and nothing else: the mask is of that one value."
 
 PASSES: Final[tuple[MessageSpec[SealedJob], ...]] = (
-    MessageSpec(Kind.SEED, FROM_SERVER, "the seed of the receiver's own masks", "random", _DEALT,
+    MessageSpec(Kind.SEED, FROM_SERVER, "the seed of the receiver's own masks", "random", _DEALT, when=(DEALT,),
         forms=(WireFormat("0, 0", "uint8 [32]", "set-up"),)),
-    MessageSpec(Kind.CORRELATION, FROM_SERVER, "products of masks under fresh masks", "random", _DEALT,
+    MessageSpec(Kind.SEED, FROM_DEALING, "the seed of the receiver's own masks", "random", _DEALT, when=(BY_HOLDER,),
+        forms=(WireFormat("0, 0", "uint8 [32]", "set-up"),)),
+    MessageSpec(Kind.SEED, FIRST_TWO, "the seed of what both draw against the holder that deals", "random", _PAIR,
+        when=(BY_HOLDER,), forms=(WireFormat("0, 0", "uint8 [32]", "set-up"),)),
+    MessageSpec(Kind.CORRELATION, FROM_SERVER, "products of masks under fresh masks", "random", _DEALT, when=(DEALT,),
         forms=(WireFormat("k, 0", "uint8", "every pass"),)),
+    MessageSpec(Kind.CORRELATION, FROM_DEALING, "products of masks, and summands of the sender's, under fresh masks",
+        "mask", _DEALT_DATA, when=(BY_HOLDER,), forms=(WireFormat("k, 0", "uint8", "every pass"),)),
     MessageSpec(Kind.COMMITMENT, FROM_SERVER,
         "digests of what is going to be dealt, or the key of a dealing that is not used", "random", _DEALT,
         when=(CHECKED,),
@@ -128,6 +158,11 @@ PASSES: Final[tuple[MessageSpec[SealedJob], ...]] = (
         "A bit that the first holder draws.", when=(CHECKED,), forms=(WireFormat("dealing, 2", "bool [1]", "set-up"),)),
     MessageSpec(Kind.READY, TO_SERVER, "that so much of what was dealt has been used, or a checkpoint passed", "none",
         "One byte, always the same.", forms=(WireFormat("stride, 0", "uint8 [1]", "every 16 MiB"),)),
+    MessageSpec(Kind.READY, TO_DEALING, "that so much of what was dealt has been used, or a checkpoint passed", "none",
+        "One byte, always the same.", when=(BY_HOLDER,),
+        forms=(WireFormat("stride, 0", "uint8 [1]", "every 16 MiB"),)),
+    MessageSpec(Kind.READY, SERVER_TO_DEALING, "that a checkpoint passed", "none", "One byte, always the same.",
+        when=(BY_HOLDER,), forms=(WireFormat("epoch, 1", "uint8 [1]", "every checkpoint"),)),
     MessageSpec(Kind.MASKED_WIRE, TO_HOLDER, "secrets, or shares of them, under fresh masks", "mask", _WIRE,
         forms=(WireFormat("k, round", "ring, as what is opened", "every pass"),)),
     MessageSpec(Kind.MASKED_BITS, TO_HOLDER,
@@ -137,10 +172,16 @@ PASSES: Final[tuple[MessageSpec[SealedJob], ...]] = (
     MessageSpec(Kind.PLACEMENT, TO_HOLDER, "orders of edges and rows relative to random ones", "blinding", _PLACES,
         forms=(WireFormat("k, 0", "int64 [2·(N + Ē_p) + N]", "set-up"),
                WireFormat("k, 0", "int64 [rows]", "rows chosen"))),
-    MessageSpec(Kind.MASKED_ROWS, TO_HOLDER, "shares of masks under further masks", "mask", _ROWS,
+    MessageSpec(Kind.MASKED_ROWS, TO_DEALING, "masked values, or shares of them, under further masks", "mask", _ROWS,
+        when=(BY_HOLDER,),
+        forms=(WireFormat("k, 0", "int32 [1 or 2, N + Ē_p, columns]", "every hop over its edges"),
+               WireFormat("k, 0", "int64 [N, columns]", "rows that it chooses"))),
+    MessageSpec(Kind.MASKED_ROWS, TO_HOLDER, "shares of masks under further masks", "mask", _SHARES,
         forms=(WireFormat("k, 0", "int32 [N + Ē_p, columns]", "every hop"),)),
     MessageSpec(Kind.MASK_SHARE, TO_HOLDER, "shares of the mask of the bit that says whether numbers left their range",
         "share", _RANGE, when=(TRAINED,), forms=(WireFormat("k, 0", "int64 [1]", "inference, release"),)),
+    MessageSpec(Kind.MASK_SHARE, FIRST_TO_DEALING, "what the receiver learns as others do, under a mask that it knows",
+        "share", _LEARNED, when=(BY_HOLDER,), forms=(WireFormat("k, 0", "as of these", "inference, evaluation"),)),
 )
 """What holders and dealer compute by, whatever is opened at the end."""
 

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from veilgraph.core.settings import Settings, read_by
 from veilgraph.core.text import listed
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.settings import OF_WORDS
 from veilgraph.privacy.event import Neighbours
 from veilgraph.privacy.settings import PrivacySettings, fitting_delta
@@ -23,6 +23,8 @@ USUAL_DEGREE: Final = 1 << 14  # with four times as many edges at a node, opened
 LARGEST_DEGREE: Final = 1 << 18
 LARGEST_WEIGHTED: Final = 1 << 16  # times numbers opened there, 2^12, it is 2^28, which with 34 bits fits the ring
 _OWN_ROW: Final = "ε is of one record, which no other row may scale"
+_FEWEST_TO_TRUST: Final = 3
+"""Holders of a job of which one deals: the bits that two others send each other are masked against each of them."""
 _MOST_HALVINGS: Final = 8  # A learning rate is a whole number divided by at most 2^8
 
 
@@ -178,6 +180,11 @@ class SealedJob(JobSettings):
     0: no checks. With select_by: last only
     """
 
+    trust: Literal["dealer", "majority"] = "dealer"
+    """dealer: the server deals random numbers, and reads everything together with one holder; majority, of three
+    holders or more: the last of them that is not the label holder deals, and reads everything together with another
+    """
+
     privacy: Annotated[VotePrivacySettings | RecordPrivacySettings | None, read_by(_read_privacy)] = None
     """null: no noise; unit edge: of other holders' edges nothing is used but votes with noise; unit training-record:
     nothing is trained but hidden weights of their columns, sums over training nodes with noise
@@ -215,6 +222,21 @@ class SealedJob(JobSettings):
         return self
 
     @model_validator(mode="after")
+    def _check_trust(self) -> Self:
+        names = self.data.names
+        if self.trust == "majority" and len(names) < _FEWEST_TO_TRUST:
+            raise ValueError(
+                f"trust=majority with {len(names)} holders: one of them deals for two others or more; name "
+                f"{_FEWEST_TO_TRUST} holders or more, or set trust to dealer"
+            )
+        if self.trust == "majority" and self.dealer_checks:
+            raise ValueError(
+                f"dealer_checks={self.dealer_checks} with trust=majority: whole dealings are opened to be checked, and "
+                "a holder's have its data in them; set dealer_checks to 0, or trust to dealer"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_online(self) -> Self:
         rules = (
             (self.named_nodes is None, "named_nodes=null: set it to the most nodes that may be opened"),
@@ -245,11 +267,24 @@ class SealedJob(JobSettings):
         return self.privacy if isinstance(self.privacy, RecordPrivacySettings) else None
 
     @property
+    def dealing_party(self) -> PartyId:
+        """Who deals: the server or, with ``trust: majority``, the last holder that is not the label holder."""
+        if self.trust == "dealer":
+            return SERVER
+        return [name for name in self.data.names if name != self.data.label_party][-1]
+
+    @property
+    def computing(self) -> tuple[PartyId, ...]:
+        """The holders that compute on what is dealt to them: all but one that deals."""
+        return tuple(name for name in self.data.names if name != self.dealing_party)
+
+    @property
     def duties(self) -> Duties:
         """All holders publish or, with ``privacy``, those whose edges carry votes; the label holder scores."""
         learner = self.data.label_party
         others = tuple(name for name in self.data.names if name != learner)
-        return Duties(publishing=self.data.names if self.privacy is None else others, scoring=(learner,))
+        publishing = self.data.names if self.privacy is None else others
+        return Duties(publishing=publishing, scoring=(learner,), dealing=self.dealing_party)
 
     @property
     def passes(self) -> Passes:

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.sealed.audit import SealedSource, noise_from
+from veilgraph.paradigms.sealed.audit import SealedSource, check_no_dealer, noise_from
 from veilgraph.paradigms.union.rows import CLASSES, EDGES, MARGINS, NAMED, NAMED_MARGINS, NODES, SCORES
 from veilgraph.paradigms.union.settings import union
 from veilgraph.paradigms.union.twin import trained_alone
@@ -35,7 +35,8 @@ class UnionSource(SealedSource):
 
     @override
     def joined(self, server: View | None, holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
-        yield from super().joined(server, [], []) if server is not None else noise_from(holders, outside)
+        check_no_dealer(server, holders)
+        yield from noise_from(holders, outside)
 
     @override
     def orders(self, view: View, sender: PartyId, truth: PartyGraph) -> list[Order]:

@@ -24,6 +24,7 @@ from veilgraph.paradigms.sealed.inputs import padded, plan_of, stated_neighbours
 from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES, SealedWords, costs_of, network_words
 from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Context, is_apart
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE
+from veilgraph.paradigms.sealed.trust import PART, dealing
 from veilgraph.paradigms.union.addresses import LISTED_BYTES
 from veilgraph.paradigms.union.inputs import blocks_of, network_of, scale_own, union_sizes
 from veilgraph.paradigms.union.roles import UnionDealer, UnionHolder, UnionNetwork
@@ -115,7 +116,8 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
             {holder: stated_neighbours(job, holder, own.neighbours or _LIKELY) for holder, own in sizes.items()},
         )
         every = job.train.evaluate_every if job.passes.evaluates else None
-        costs = costs_of(Context(whole, plan_of(job, whole), job.data.label_party, {}), job.train.epochs, every)
+        context = Context(whole, plan_of(job, whole), job.data.label_party, {})
+        costs = costs_of(context, job.train.epochs, every, dealer=job.dealing_party)
         sent = Counter[PartyId]()
         for holder, own in sizes.items():
             told = [padded(own.shared.get(other, 0)) for other in sizes if other != holder] if own.shared else []
@@ -215,8 +217,7 @@ class _UnionWords(SealedWords[UnionJob]):
             "All that they compute with is masked: nobody sees another's features, edges, degrees, labels or training "
             "nodes, nor any weight, gradient or score.",
             network_words(job, plan_of(job)),
-            f"Every holder learns {told} that is predicted for {nodes}{judged}. The server deals random "
-            "numbers, sees no message between holders, and must not collude with one of them.",
+            f"Every holder learns {told} that is predicted for {nodes}{judged}. {dealing(job)}.",
             addressed,
             "All are told sizes: rounded numbers of nodes and edges, columns, training and validation nodes, classes"
             + ", and how many nodes each names" * named
@@ -224,9 +225,8 @@ class _UnionWords(SealedWords[UnionJob]):
         ]
 
     def part_of(self, job: UnionJob, holder: PartyId) -> str:
-        if holder == job.across:
-            return "edges across"
-        return "holder, reports" if holder == job.data.label_party else "holder"
+        part = "holder, reports" if holder == job.data.label_party else "holder"
+        return ("edges across" if holder == job.across else part) + PART * (holder == job.dealing_party)
 
     def verdict(self, job: UnionJob, what: str, nodes: str) -> str:
         return (

@@ -95,9 +95,15 @@ class UnionJob(SealedJob):
 
     @property
     @override
+    def dealing_party(self) -> PartyId:
+        """Who deals: the server or, with ``trust: majority``, ``across``, or the last holder that does not report."""
+        return self.across if self.across is not None and self.trust == "majority" else super().dealing_party
+
+    @property
+    @override
     def duties(self) -> Duties:
         """All holders publish; those with nodes score."""
-        return Duties(publishing=self.data.names, scoring=self.owners)
+        return Duties(publishing=self.data.names, scoring=self.owners, dealing=self.dealing_party)
 
     @property
     @override

@@ -367,7 +367,12 @@ def _inputs_from_tables(
     if ids is not None:
         raise ConfigError("ids: tables name the column of theirs (id); leave ids out")
     # Who gives tables accepts what the job reveals of them, where they do not say; from δ = 1/N on no job is accepted.
-    everything = {"leakage": list(all_revelations()), "max_rounds": 64, "max_delta": 0.999}
+    everything = {
+        "leakage": list(all_revelations()),
+        "max_rounds": 64,
+        "max_delta": 0.999,
+        "trust": ["dealer", "majority"],
+    }
     in_memory, found, paths = dict[PartyId, Tables](), dict[PartyId, Organisation](), dict[PartyId, Path]()
     for name, each in brought.items():
         if isinstance(each, Tables):
