@@ -1,7 +1,8 @@
 """Whole sealed jobs beside vertical ones: ``python -m benchmarks.sealed [--data cora ...] [--out FILE]``.
 
 Every party is a process, every message sealed between its two ends; a row's jobs run in turn. On a slow network each
-party sends 100 Mbit a second, and a round trip takes 40 ms.
+party sends 100 Mbit a second, and a round trip takes 40 ms. With ``--trust``, jobs of three holders in place of these:
+dealt by the server and by a holder, in turn.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import resource
 import statistics
 import tempfile
 import time
@@ -101,6 +103,75 @@ def ran(job: JobSettings) -> Ran:
     return Ran(seconds, statistics.median(steps), found.summary)
 
 
+TRUSTS = ("dealer", "majority")
+THREE = {"data.holders": 3, "train.checkpoint_every": 1000, "timeout_s": 900}
+
+
+@dataclass(frozen=True)
+class TrustFigures:
+    """Medians over repeats of a job of three holders, by ``trust``.
+
+    Attributes:
+        dataset: its name.
+        trust: who deals.
+        whole_s: seconds from the command to the predictions.
+        core_s: seconds of a core, of all parties together.
+        sent: bytes by each party.
+        accuracy: on the test nodes, of every repeat.
+    """
+
+    dataset: str
+    trust: str
+    whole_s: float
+    core_s: float
+    sent: dict[str, int]
+    accuracy: list[float]
+
+
+def measure_trust(dataset: str) -> list[TrustFigures]:
+    """The shipped job with three holders by either trust, in turn, several times."""
+    job = with_overrides(shipped_job(f"{dataset}-sealed"), THREE)
+    jobs = {trust: with_overrides(job, {"trust": trust}) for trust in TRUSTS}
+    rounds: dict[str, list[tuple[Ran, float]]] = {trust: [] for trust in TRUSTS}
+    with installed(job.data.names):
+        for _ in range(_REPEATS):
+            for trust, each in jobs.items():
+                before = _core_seconds()
+                rounds[trust].append((ran(each), _core_seconds() - before))
+    return [
+        TrustFigures(
+            dataset,
+            trust,
+            statistics.median(found.whole_s for found, _ in repeats),
+            statistics.median(spent for _, spent in repeats),
+            repeats[-1][0].summary["sent_bytes"],
+            [found.summary["test_accuracy"] for found, _ in repeats],
+        )
+        for trust, repeats in rounds.items()
+    ]
+
+
+def _core_seconds() -> float:
+    """Seconds of a core of all processes that have ended."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
+def trust_section(found: list[TrustFigures]) -> list[str]:
+    """The table, in Markdown."""
+    lines = [
+        "| data | `trust` | whole | of a core | sent, all parties | sent | test accuracy |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in found:
+        sent = ", ".join(f"{party} {count / 1e6:.0f} MB" for party, count in row.sent.items())
+        lines.append(
+            f"| {row.dataset} | `{row.trust}` | {row.whole_s:.1f} s | {row.core_s:.1f} s | "
+            f"{sum(row.sent.values()) / 1e6:,.0f} MB | {sent} | {', '.join(f'{each:.3f}' for each in row.accuracy)} |"
+        )
+    return lines
+
+
 def section(found: list[SealedFigures]) -> list[str]:
     """The table, in Markdown."""
     lines = [
@@ -128,7 +199,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sealed", description=__doc__)
     parser.add_argument("--data", nargs="*", default=list(DATASETS), choices=DATASETS)
     parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--trust", action="store_true", help="three holders, dealt by the server and by a holder")
     asked = parser.parse_args()
+    if asked.trust:
+        by_trust = [row for dataset in asked.data for row in measure_trust(dataset)]
+        print("\n".join(trust_section(by_trust)))
+        return
     found = []
     for dataset in asked.data:
         found.append(measure(dataset))

@@ -4,7 +4,7 @@ Three banks, the dealer and the launcher are processes on this machine, every me
 and payments are drawn from a seed, ten payments an account, some accounts with very many: a linear model of holders'
 columns and these after two hops, 50 steps of 2,048 rows. Writes ``union-scale.json`` in ``docs/figures``, and what a
 plan foresees beside what was measured. Sizes are ``NODESxCOLUMNS``. With ``--defaults`` jobs have the default networks
-and steps, and nothing is written.
+and steps, with ``--majority`` the last bank deals, and nothing is written.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ _SHARES: Final = (0.44, 0.75)  # of all accounts, up to the second and the third
 _PAYMENTS, _SKEW = 10, 1.5
 STEPS, BATCH = 50, 2048
 _MAKE, _TRAIN = "--make", "--train"
+_FLAGS = ("defaults", "majority")
 
 
-def job_of(folder: Path, *, defaults: bool) -> JobSettings:
+def job_of(folder: Path, *, defaults: bool, majority: bool) -> JobSettings:
     """One trial, whose steps are not judged; or a job that says nothing of its network."""
     small = {
         "model": {"network": "linear", "blocks": ["own", "pooled.2"]},
@@ -57,6 +58,7 @@ def job_of(folder: Path, *, defaults: bool) -> JobSettings:
             "timeout_s": 3600,
             "data": {"graphs": graphs, "feature_scaling": "standard"},
             **({} if defaults else small),
+            **({"trust": "majority"} if majority else {}),
         }
     )
 
@@ -76,9 +78,10 @@ def make(nodes: int, columns: int, folder: Path) -> None:
         save_party(graph, folder / f"{graph.party}.safetensors", ids)
 
 
-def trained(folder: Path, *, defaults: bool) -> dict[str, Any]:
+def trained(folder: Path, *, defaults: bool, majority: bool) -> dict[str, Any]:
     """What it took, and what a plan foresees of it."""
-    job, paths = job_of(folder, defaults=defaults), {name: folder / f"{name}.safetensors" for name in BANKS}
+    job = job_of(folder, defaults=defaults, majority=majority)
+    paths = {name: folder / f"{name}.safetensors" for name in BANKS}
     with installed(job.data.names):
         started = time.perf_counter()
         summary = train(job, folder / "run", options=RunOptions(processes=True, link=LINK)).summary
@@ -101,13 +104,12 @@ def trained(folder: Path, *, defaults: bool) -> dict[str, Any]:
     }
 
 
-def measured(size: str, *, defaults: bool) -> dict[str, Any]:
+def measured(size: str, *more: str) -> dict[str, Any]:
     """Of one size, made and trained in fresh processes."""
     nodes, columns = map(int, size.split("x"))
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-W", "ignore", "-m", "benchmarks.union_scale"]
         subprocess.run([*command, _MAKE, str(nodes), str(columns), folder], check=True)
-        more = ["--defaults"] if defaults else []
         output = subprocess.run([*command, _TRAIN, folder, *more], check=True, stdout=subprocess.PIPE, text=True).stdout
     return {"nodes": nodes, "columns": columns, "load": os.getloadavg()[0], **json.loads(output.splitlines()[-1])}
 
@@ -136,18 +138,21 @@ def main() -> None:
         make(int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
         return
     if sys.argv[1:2] == [_TRAIN]:
-        print(json.dumps(trained(Path(sys.argv[2]), defaults="--defaults" in sys.argv)))
+        flags = {name: f"--{name}" in sys.argv for name in _FLAGS}
+        print(json.dumps(trained(Path(sys.argv[2]), **flags)))
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks.union_scale", description=__doc__)
     parser.add_argument("--sizes", nargs="*", default=list(SIZES))
     parser.add_argument("--out", type=Path, default=FIGURES)
-    parser.add_argument("--defaults", action="store_true")
+    for name in _FLAGS:
+        parser.add_argument(f"--{name}", action="store_true")
     asked = parser.parse_args()
+    more = [f"--{name}" for name in _FLAGS if getattr(asked, name)]
     figures = []
     for size in asked.sizes:
-        figures.append(measured(size, defaults=asked.defaults))
+        figures.append(measured(size, *more))
         print(json.dumps(figures[-1]), flush=True)
-        if asked.defaults:
+        if more:
             continue
         (asked.out / "union-scale.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print("\n".join(section(figures)))
