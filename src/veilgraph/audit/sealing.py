@@ -317,10 +317,11 @@ def read_sessions(runs: Iterable[RunDirectory]) -> list[Session]:
 def repetitions(sessions: Sequence[Session], jobs: Sequence[JobSettings]) -> Iterator[_Repetition]:
     """Yield what sessions of the same parties repeat and should not: blocks, masks, low bits, sums, noise."""
     holders = jobs[0].data.names
+    opening = len(holders) - (jobs[0].duties.dealing in holders)  # a holder that deals opens nothing
     checks: list[tuple[Callable[[Session], Any], Callable[[Any, Any], Iterator[str]], Any]] = [
         (_fresh_blocks, _repeated_blocks, combinations),
         (partial(_tensors_by_place, wanted=_first_masked_words), _small_differences, combinations),
-        (lambda session: opened_sums(session.received, len(holders)), _repeated_low_bits, combinations),
+        (lambda session: opened_sums(session.received, opening), _repeated_low_bits, combinations),
         (partial(_averaging_sums, holders=holders), _exposing_sums, combinations_with_replacement),
     ]
     if any(map(adds_noise, jobs)):
@@ -384,7 +385,7 @@ def _small_differences(ours: _ByPlace, theirs: _ByPlace) -> Iterator[str]:
 
 
 def opened_sums(messages: Iterable[ViewEntry], holders: int) -> list[Tensor]:
-    """The values that a sealed job opened: sums of ``MASKED_WIRE`` shares of one tag, where all holders sent one."""
+    """The values that a sealed job opened: sums of ``MASKED_WIRE`` shares of one tag that ``holders`` sent."""
     parts: dict[object, dict[PartyId, Tensor]] = {}
     for seen in messages:
         if seen.tag.kind == Kind.MASKED_WIRE and SERVER not in (seen.sender, seen.receiver):

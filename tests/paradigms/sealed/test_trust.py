@@ -273,3 +273,25 @@ def test_who_reads_the_columns_of_another(recorded: dict[str, Path], trust: str,
             continue
         assert found is not None
         assert torch.allclose(found * float(columns.abs().max() / found.abs().max()), columns.double(), atol=1e-4)
+
+
+# Beside it
+
+
+@pytest.mark.parametrize("paradigm", ["sealed", "union"])
+def test_baselines_of_one_holder_have_nobody_to_deal_for(paradigm: str) -> None:
+    content: Settings = {
+        "paradigm": paradigm,
+        "data": {"dataset": "synthetic", "holders": 3},
+        "train": {"epochs": 2, "select_by": "last"},
+        "model": {"blocks": ["own"]},
+    }
+    found = []
+    for trust in ("dealer", "majority"):
+        job = parse_job({**content, "trust": trust})
+        inputs = paradigm_of(job).data.load(job)
+        baselines = paradigm_of(job).baselines
+        home = baselines.alone(inputs, "A", lambda _: None)
+        assert home is not None
+        found.append((home.output, baselines.pooled(inputs, lambda _: None).output))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

@@ -38,19 +38,25 @@ def job_of(network: str, *changes: Settings, holders: int = 2) -> SealedJob:
     return small_job(holders, {"model": {"network": network}}, JUDGED, *changes)
 
 
-def recorded(folder: Path, holders: int, network: str = "linear") -> tuple[Path, list[PartyGraph]]:
+def recorded(
+    folder: Path, holders: int, network: str = "linear", trust: str = "dealer"
+) -> tuple[Path, list[PartyGraph]]:
     """A run that was cut, resumed and asked for a prediction, in which score 3 is computed in two ways."""
     graphs = small_graphs(holders, nodes=NODES, training=MANY)
-    job = saved(folder / "data", job_of(network, holders=holders), graphs)
+    job = saved(folder / "data", job_of(network, {"trust": trust}, holders=holders), graphs)
     run = cut_and_resumed(job, folder / "run")
     predict(run)
     return run, graphs
 
 
-@pytest.mark.cases(1)
-@pytest.mark.parametrize(("holders", "network"), [(2, "mlp"), (3, "linear")])
-def test_two_sessions_open_nothing_with_the_same_low_bits(holders: int, network: str, tmp_path: Path) -> None:
-    run, _ = recorded(tmp_path, holders, network)
+@pytest.mark.cases(2)
+@pytest.mark.parametrize(
+    ("holders", "network", "trust"), [(2, "mlp", "dealer"), (3, "linear", "dealer"), (3, "linear", "majority")]
+)
+def test_two_sessions_open_nothing_with_the_same_low_bits(
+    holders: int, network: str, trust: str, tmp_path: Path
+) -> None:
+    run, _ = recorded(tmp_path, holders, network, trust)
     for party in "ABC"[:holders]:
         assert nodes_with_equal_low_bits(run, party) == set()
         assert repeated_messages(run, party) == 0
@@ -177,8 +183,9 @@ class Draws:
         (2, {"model": {"network": "linear"}}),
         (3, merge(STANDARD, {"train": {"learning_rate": 0.125}})),
         (2, voting(epsilon_total=0.5)),
+        (3, merge(voting(epsilon_total=0.5), {"trust": "majority"})),
     ],
-    ids=["two", "three", "votes"],
+    ids=["two", "three", "votes", "dealt by a holder"],
 )
 def test_two_sessions_draw_from_different_keys(
     holders: int, changes: Settings, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,7 @@ from veilgraph.core.types import Kind, PartyId
 from veilgraph.link.view import ViewEntry, read_view
 from veilgraph.mpc.sealed.correlations import NOBODY, Stream
 from veilgraph.mpc.sealed.machine import DealerMachine
-from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.runtime.launch.jobs import resume, train
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -38,7 +38,7 @@ def sessions(run: Path, party: PartyId) -> list[list[ViewEntry]]:
 def nodes_with_equal_low_bits(run: Path, party: PartyId) -> set[int]:
     """The nodes at which two openings of different sessions, of a row for each node, have the same low bits."""
     directory = RunDirectory.open(run)
-    holders = len(directory.settings.data.names)
+    holders = len(sealed(directory.settings).computing)
     before, *later = ([each for each in opened_sums(some, holders) if each.dim() == 2] for some in sessions(run, party))
     return low_bits_in_common(before, [each for some in later for each in some])
 

@@ -145,7 +145,8 @@ def _begin_alone(job: SealedJob, graph: PartyGraph) -> SealedProgram:
     weighted = job.model.edge_weights or graph.edge_weight is not None
     model = job.model.model_copy(update={"edge_weights": weighted, "edge_slots": None})
     data = job.data.model_copy(update={"holders": (graph.party,), "label_holder": None})
-    changes = {"output": "margins", "named_nodes": None, "privacy": None, "model": model, "data": data}
+    alone = {"output": "margins", "named_nodes": None, "privacy": None, "trust": "dealer"}
+    changes = {**alone, "model": model, "data": data}
     return _begin(job.model_copy(update=changes), [graph])
 
 

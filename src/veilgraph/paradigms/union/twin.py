@@ -174,4 +174,5 @@ def _in_one_place(job: UnionJob, graph: PartyGraph, ids: Sequence[str], progress
 
 def _single_holder_job(job: UnionJob, graph: PartyGraph) -> UnionJob:
     data = job.data.model_copy(update={"holders": (graph.party,), "label_holder": None})
-    return job.model_copy(update={"data": data, "output": "margins", "named_nodes": None, "across": None})
+    alone = {"output": "margins", "named_nodes": None, "across": None, "trust": "dealer"}
+    return job.model_copy(update={"data": data, **alone})
