@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
+import veilgraph as vg
 from tests import nightly
 from tests.chance import fixed_chance
 from tests.errors import refused
 from tests.faults.host import Host, Order
 from tests.faults.kills import Moment, assert_stopped_cleanly, run_and_kill
+from tests.paradigms.apart import apart
 from tests.paradigms.cutting import CutError, cut_at, epochs_of
 from tests.paradigms.sealed.dense import STANDARD
 from tests.paradigms.sealed.private import voting
@@ -29,13 +33,16 @@ from veilgraph.mpc.sealed.correlations import Stream
 from veilgraph.paradigms.sealed.inputs import own_data
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import chosen_twin
-from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.messages import rows_of
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
+from veilgraph.protocol.plain_fitting import LedgerPlace
+from veilgraph.runtime.launch.jobs import TrainResult, load_result, predict, resume, train
 from veilgraph.runtime.store.checkpoints import Checkpoints
+from veilgraph.runtime.store.lifetime import check_limits
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
+from veilgraph.samples.organisations import export_organisations
 
 MAJORITY: Settings = {"trust": "majority"}
 MLP: Settings = {"model": {"blocks": ["own", "each.2"]}, "train": {"batch_size": 3, "epochs": 5}}
@@ -217,6 +224,44 @@ def test_jobs_with_noise_are_dealt_by_a_holder_too(name: str, tmp_path: Path) ->
         assert len(lines) == 2
     again = predict(run.path)
     assert (again.classes == run.predictions.classes).sum() >= 58
+
+
+def test_organisations_that_accept_it_train_each_at_its_own_site(tmp_path: Path) -> None:
+    """The party files of an export accept what its job reveals, and whom it trusts."""
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    files = export_organisations(
+        small_graphs(3, nodes=40), tmp_path / "tables", overlap=1, seed=1, job=small_job(3, MAJORITY)
+    )
+    job = read_job(tmp_path / "tables" / "network-job.yaml")
+    assert isinstance(job, SealedJob)
+    runs = apart(tmp_path, files, job)
+    assert len(load_result(runs["A"]).predictions.classes) == 40
+    strict = yaml.safe_load(files["B"].read_text())
+    strict["limits"]["trust"] = ["dealer"]
+    files["B"].write_text(yaml.safe_dump(strict))
+    with refused(ConfigError, code="refused"):
+        apart(tmp_path / "again", files, job)
+
+
+def test_graphs_and_tables_in_one_place_need_no_leave(tmp_path: Path) -> None:
+    """Who runs all parties accepts the job: a ledger's limits are about what jobs cost."""
+    limits = LimitSettings(leakage=("predicted-classes",))
+    check_limits({"B": LedgerPlace(tmp_path, "B", limits=limits)}, small_job(3, MAJORITY))
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    rows, brought = np.arange(40), {}
+    for party in "ABC":
+        nodes = pd.DataFrame({"id": rows, "x": np.sin(rows), "y": np.where(rows % 2, "no", "yes")})
+        if party == "A":
+            nodes["split"] = np.array(["train", "val", "test"])[rows % 3]
+        labelled: dict[str, Any] = {"label": "y", "split": "split"} if party == "A" else {}
+        edges = pd.DataFrame({"source": rows[1:], "target": rows[:-1]})
+        brought[party] = vg.Tables(nodes if party == "A" else nodes[["id", "x"]], edges, features=["x"], **labelled)
+    run = vg.fit(
+        {"paradigm": "sealed", **MAJORITY, "train": {"epochs": 3}, "model": {"blocks": ["own"]}},
+        brought,
+        tmp_path / "run",
+    )
+    assert len(run.predictions.classes) == 40
 
 
 # What parties together read

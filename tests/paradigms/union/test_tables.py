@@ -321,16 +321,17 @@ def test_other_jobs_leave_edges_to_others_out(tmp_path: Path) -> None:
 
 
 @nightly
-def test_across_organisations_each_bank_names_nodes_at_its_own_site(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trust", ["dealer", "majority"])
+def test_across_organisations_each_bank_names_nodes_at_its_own_site(tmp_path: Path, trust: str) -> None:
     """Who names none takes part; a network's site has nothing to name."""
     found = with_network(banks())
     allowed = ["own-named-classes", "own-named-margins", "listed-nodes", "column-statistics"]
-    files = written(found, tmp_path / "tables", leakage=allowed)
+    files = written(found, tmp_path / "tables", leakage=allowed, trust=[trust])
     settings = union(
         parse_job(
             merge(
                 job_of(files).model_dump(mode="json", exclude_unset=True),
-                {"name": "banks", "named_nodes": 3, "data": {"parties": None, "holders": list(files)}},
+                {"name": "banks", "named_nodes": 3, "trust": trust, "data": {"parties": None, "holders": list(files)}},
             )
         )
     )
