@@ -12,7 +12,17 @@ from torch import Tensor
 
 from tests import nightly
 from tests.audit.runs import VERDICTS
-from tests.mpc.sealed.faults import Forms, Patch, compared, cuts_alike, left_out, repeated, unshuffled, weights_unmasked
+from tests.mpc.sealed.faults import (
+    Forms,
+    Patch,
+    compared,
+    cuts_alike,
+    left_out,
+    pair_unmasked,
+    repeated,
+    unshuffled,
+    weights_unmasked,
+)
 from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import saved, small_graphs, small_job
 from tests.paradigms.sealed.two_sessions import cut_and_resumed, draws_of_the_place
@@ -23,7 +33,6 @@ from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast
 from veilgraph.mpc.sealed import machine
-from veilgraph.mpc.sealed.correlations import Holder
 from veilgraph.mpc.sealed.machine import DealerMachine
 from veilgraph.mpc.sealed.wire import Wire
 from veilgraph.paradigms.sealed import roles
@@ -76,15 +85,6 @@ def is_gate(forms: Forms) -> bool:
 
 def is_output(forms: Forms) -> bool:
     return bool(forms) and forms[-1][0] == (N, 1)
-
-
-def pair_unmasked(patch: Patch) -> None:
-    """What the first two holders draw against the one that deals is nothing."""
-
-    def nothing(_: Holder, forms: Forms) -> list[Tensor]:
-        return [torch.zeros(size, dtype=dtype) for size, dtype in forms]
-
-    patch.setattr(Holder, "drawn_in_pair", nothing)
 
 
 def told_otherwise(patch: Patch) -> None:

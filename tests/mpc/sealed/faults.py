@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.mpc.sealed import comparison, hops, permutations, picks
-from veilgraph.mpc.sealed.correlations import NOBODY, Form, Stream
+from veilgraph.mpc.sealed.correlations import NOBODY, Form, Holder, Stream
 from veilgraph.mpc.sealed.machine import DealerMachine
 
 Patch = pytest.MonkeyPatch
@@ -107,3 +107,12 @@ def weights_unmasked(patch: Patch) -> None:
         return [*new[:3], torch.zeros_like(new[3])] if is_weights else new
 
     drawing(patch, change)
+
+
+def pair_unmasked(patch: Patch) -> None:
+    """What the first two holders draw, against a holder that deals, is nothing."""
+
+    def nothing(_: Holder, forms: Forms) -> list[Tensor]:
+        return [torch.zeros(size, dtype=dtype) for size, dtype in forms]
+
+    patch.setattr(Holder, "drawn_in_pair", nothing)

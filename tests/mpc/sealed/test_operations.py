@@ -9,16 +9,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from typing_extensions import override
 
 from tests import nightly
 from tests.errors import refused
-from tests.mpc.sealed.faults import bits_unmasked
+from tests.mpc.sealed.faults import bits_unmasked, pair_unmasked
 from tests.mpc.sealed.parties import NAMES, TWIN, dealers, of, run, secret, wire
 from tests.mpc.sessions import fixed_secrets
-from veilgraph.core.errors import ConfigError, RangeOverflow
-from veilgraph.core.types import Kind, PartyId
+from veilgraph.core.errors import ConfigError, ProtocolError, RangeOverflow
+from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
+from veilgraph.link.wrapper import Wrapper
 from veilgraph.mpc import bits as planes
 from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed import functions, hops
@@ -217,6 +219,55 @@ def test_rows_are_picked_once_and_edges_are_no_more_than_was_said() -> None:
         for dealer in dealers(3):
             with refused(ConfigError, key=key):
                 run(program, 3, dealer=dealer)
+
+
+@pytest.mark.parametrize("wrong", [-1, 4])
+def test_places_that_there_are_not_are_refused_whoever_deals(wrong: int) -> None:
+    """Of rows that A picks, and of edges that it has."""
+
+    def picks(machine: Machine) -> Summands:
+        return machine.pick("A", of(machine, "A", torch.tensor([1, 2])), 2, machine.constant(torch.arange(4)))
+
+    def joins(machine: Machine) -> object:
+        return machine.hidden_graph("A", of(machine, "A", torch.tensor([[0], [1]])), 3, 1)
+
+    class Hostile(Wrapper):
+        """Of all parties, of which A alone sends places."""
+
+        @override
+        def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+            changed = torch.full_like(tensor, wrong) if tag.kind is Kind.PLACEMENT else tensor
+            super().send(to, tag, changed)
+
+    for program in (picks, joins):
+        for dealer in dealers(3):
+            with refused(ProtocolError, code="places", party="A"):
+                run(program, 3, dealer=dealer, wrapped=Hostile)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_what_the_first_two_draw_hides_a_value_from_the_holder_that_deals(
+    masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows λ, so a Λ would tell it the value: of one row, whose order is no secret, that it picks or hops over."""
+    x, links = whole(3, 1, 2), dict[PartyId, RecordedLink]()
+    if not masked:
+        pair_unmasked(monkeypatch)
+
+    def program(machine: Machine) -> Wire:
+        value = machine.open(machine.split(machine.put("B", of(machine, "B", x), (1, 2), BITS)))
+        machine.pick("A", of(machine, "A", torch.tensor([0])), 1, value)
+        edges = of(machine, "A", torch.zeros(2, 1, dtype=torch.int64))
+        machine.hop([machine.hidden_graph("A", edges, 1, 1)], value)
+        return value
+
+    mask = wire(run(program, 3, links, keeps=True, dealer="A"), "A").mask
+    got = [each for each in links["A"].transcript() if (each.sender, each.tag.kind) == ("B", Kind.MASKED_ROWS)]
+    assert [tuple(each.tensor.shape) for each in got] == [(1, 2), (2, 2, 2)]
+    picked, hopped = got[0].tensor, got[1].tensor[0]
+    found = [torch.equal((rows - mask).double() * UNIT, x) for rows in (picked, *hopped.split(1))]
+    assert any(found) != masked
+    assert (found[0], any(found[1:])) == (not masked, not masked)
 
 
 def test_a_holder_deals_for_two_others_or_more() -> None:

@@ -30,6 +30,7 @@ from tests.mpc.sealed.faults import (
     compared,
     cuts_alike,
     left_out,
+    pair_unmasked,
     repeated,
     unshuffled,
     weights_unmasked,
@@ -355,13 +356,6 @@ def is_sines(forms: Forms) -> bool:
 
 
 sines_unmasked = left_out(is_sines)
-
-
-def pair_unmasked(patch: pytest.MonkeyPatch) -> None:
-    """What the first two holders draw against a dealer with data is nothing."""
-    patch.setattr(
-        Holder, "drawn_in_pair", lambda self, forms: [torch.zeros(*form[:1], dtype=form[1]) for form in forms]
-    )
 
 
 def pair_is_the_dealers(patch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ class Draws:
         yield self.keys
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("holders", "changes"),
     [

@@ -206,7 +206,9 @@ class Holder:
 def check_places(places: Tensor, below: int, sender: PartyId) -> None:
     """Raise ``ProtocolError`` unless all places are in [0, ``below``)."""
     if places.numel() and not (int(places.min()) >= 0 and int(places.max()) < below):
-        raise ProtocolError(f"{sender} sent places outside of the {below} that there are; ask what it runs")
+        raise ProtocolError(
+            f"{sender} sent places outside of the {below} that there are; ask what it runs", code="places", party=sender
+        )
 
 
 class Dealer(ABC):
