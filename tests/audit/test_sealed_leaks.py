@@ -169,6 +169,10 @@ LEAKS: Mapping[str, Leak] = {
     "noise is not paid for": Leak("votes", nothing_paid, "A", "ledger", "paid"),
     "two are not told the same": Leak("three", told_otherwise, "A+B", "secrets"),
     "of three one has no mask": Leak("three", left_out(is_put), "A+B", "secrets"),
+    "what a holder deals is not hidden": Leak("dealt by C", left_out(is_gate), "B", "what the dealer corrects"),
+    "two others open steps under the same masks": Leak(
+        "dealt by C", repeated(is_step), "A", "what all holders open under masks, added up"
+    ),
     "a holder that deals puts in without a mask": Leak("dealt by C", left_out(is_put), "B", "secrets"),
     "and is sent rows without one": Leak("dealt by C", pair_unmasked, "C", "masked values"),
     "and its edges have no random order": Leak("dealt by C", left_out(is_orders), "B", "orders", "orders"),

@@ -33,6 +33,7 @@ from veilgraph.mpc.sealed.correlations import Stream
 from veilgraph.paradigms.sealed.inputs import own_data
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import chosen_twin
+from veilgraph.protocol.costs import size_of
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.messages import rows_of
@@ -152,6 +153,24 @@ def test_every_message_has_a_row_and_the_server_gets_none_of_the_program(whole: 
     assert server <= {"hello", "ready", "control", "audit_question", "audit_answer"}
     assert {("correlation", "C", "B"), ("masked_rows", "A", "C"), ("seed", "A", "B"), ("mask_share", "A", "C")} <= seen
     assert not any(kind in ("masked_wire", "masked_bits") and receiver == "C" for kind, _, receiver in seen)
+
+
+COUNTED = {"masked_wire", "masked_bits", "placement", "masked_rows", "mask_share", "control", "seed", "correlation"}
+
+
+def test_a_plan_says_what_is_sent(whole: tuple[SealedJob, TrainResult]) -> None:
+    job, run = whole
+    graphs = {graph.party: graph for graph in scaled(job, small_graphs(3))}
+    sizes = {party: size_of(graph, job.inputs) for party, graph in graphs.items()}
+    costs = paradigm_of(job).session.costs(job, 30, sizes)
+    assert costs is not None
+    for party in (*graphs, SERVER):
+        log = json.loads((run.path / "parties" / party / "traffic.json").read_text())
+        sent = sum(row["bytes"] for row in log if row["direction"] == "sent" and row["kind"] in COUNTED)
+        if party == SERVER or not job.passes.evaluates:
+            assert sent == costs.sent()[party], party
+        else:  # what is taken may be cheaper to predict with than the costliest of the trials
+            assert 0.9 * costs.sent()[party] < sent <= costs.sent()[party], party
 
 
 def test_who_deals_saves_no_shares(whole: tuple[SealedJob, TrainResult]) -> None:
