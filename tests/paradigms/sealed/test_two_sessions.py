@@ -1,6 +1,6 @@
 """Two sessions of one run: they compute different things at the same place, and have no draw in common."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,15 @@ from tests.paradigms.sealed.two_sessions import (
     repeated_messages,
 )
 from tests.roles.federation import Settings, merge
+from veilgraph.audit.sealing import compare_sessions
 from veilgraph.core.randomness import Keystream
-from veilgraph.core.types import SERVER
+from veilgraph.core.types import SERVER, Link
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.sealed.machine import PlainMachine
+from veilgraph.mpc.sealed.machine import DealerMachine, PlainMachine
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import twin_context
-from veilgraph.runtime.launch.jobs import predict
+from veilgraph.runtime.launch.jobs import predict, train
 
 FEW, MANY, NODES = 8, 34, 40
 """Training rows: fewer than all columns, so that rows are propagated; more of them, so that columns are."""
@@ -68,6 +69,27 @@ def test_draws_that_hang_on_the_place_are_seen_in_two_sessions(tmp_path: Path, m
     draws_of_the_place(monkeypatch)
     run, _ = recorded(tmp_path, 3)
     assert nodes_with_equal_low_bits(run, "B") == {ALL}
+
+
+@pytest.mark.parametrize("trust", ["dealer", "majority"])
+def test_sessions_held_against_each_other_show_a_dealer_that_draws_again(
+    trust: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three holders all open, or the two that a third deals for."""
+    init = DealerMachine.__init__
+
+    def again(self: DealerMachine, link: Link, holders: Sequence[str], _: object) -> None:
+        numbers = iter(range(99))
+        init(self, link, holders, lambda size: bytes([next(numbers)]) * size)
+
+    monkeypatch.setattr(DealerMachine, "__init__", again)
+    job = job_of("linear", {"trust": trust}, holders=3)
+    job = saved(tmp_path / "data", job, small_graphs(3, nodes=NODES, training=MANY))
+    run = train(job, tmp_path / "run", record_views=True).path
+    for _ in range(2):
+        predict(run)
+    _, found = compare_sessions([run])
+    assert any("opened with the same low bits" in each.what for each in found), found
 
 
 # What is computed at a place
