@@ -394,7 +394,9 @@ def test_no_frame_of_a_peer_breaks_a_party(kind):
     where, before = places(kind), peak_bytes()
     assert where, f"no scenario sends {kind.name}"
     refused: list[tuple[Tensor | None, VeilgraphError]] = []
-    for case in range(CASES):
+    for case in range(10 * CASES):
+        if case >= CASES and refused:  # what was dealt ahead, for a pass that never came, nobody misses
+            break
         draw = random.Random(f"{kind.name}/{case}")
         scenario, party, key = draw.choice(where)
         recording = recorded(scenario)

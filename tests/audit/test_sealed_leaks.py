@@ -59,7 +59,7 @@ JOBS: Mapping[str, tuple[int, Settings, Mapping[str, bool]]] = {
     "votes": (2, VOTES, {}),
     "three": (3, {**MLP, "train": {"epochs": 1, "select_by": "accuracy"}}, {}),
     "judged": (3, JUDGED, {}),
-    "dealt by C": (3, {**EACH, "trust": "majority"}, {"directed": True}),
+    "dealt by C": (3, {**EACH, "train": {"epochs": 3}, "trust": "majority"}, {"directed": True}),
 }
 
 
@@ -106,6 +106,17 @@ def dealer_told(patch: Patch) -> None:
             self.session.link.send(SERVER, Tag(Kind.READY, epoch, 1), edges)
 
     patch.setattr(roles.SealedHolder, "catch_up", told)
+
+
+def dealing_holder_told(patch: Patch) -> None:
+    """The same, to all who hear of a checkpoint."""
+
+    def told(self: roles.SealedRole, epoch: int | None, others: Sequence[PartyId]) -> None:
+        if epoch is not None and self.follows_checkpoint(epoch):
+            edges = self.graph.num_edges % 251 if isinstance(self, roles.SealedHolder) else 1
+            broadcast(self.session.link, sorted(others), Tag(Kind.READY, epoch, 1), torch.tensor([edges]).byte())
+
+    patch.setattr(roles.SealedRole, "tell_checkpoint", told)
 
 
 def seeds_again(patch: Patch) -> None:
@@ -169,6 +180,7 @@ LEAKS: Mapping[str, Leak] = {
     "noise is not paid for": Leak("votes", nothing_paid, "A", "ledger", "paid"),
     "two are not told the same": Leak("three", told_otherwise, "A+B", "secrets"),
     "of three one has no mask": Leak("three", left_out(is_put), "A+B", "secrets"),
+    "a holder that deals is told": Leak("dealt by C", dealing_holder_told, "C", "messages from", "one-byte"),
     "what a holder deals is not hidden": Leak("dealt by C", left_out(is_gate), "B", "what the dealer corrects"),
     "two others open steps under the same masks": Leak(
         "dealt by C", repeated(is_step), "A", "what all holders open under masks, added up"

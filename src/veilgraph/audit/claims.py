@@ -311,8 +311,9 @@ def _orders(case: AuditContext, view: View, sender: PartyId) -> Told | None:
 
 @_check_of_each("one-byte", "nothing")
 def _one_byte(case: AuditContext, view: View, sender: PartyId) -> Told | None:
-    """At the server that deals: check that every READY message of a holder is the byte 1."""
-    heard = view.received(Kind.READY, sender) if view.party == SERVER else []
+    """At the server, and at a holder that deals: check that every READY message of a holder is the byte 1."""
+    hears = view.party in (SERVER, view.settings.duties.dealing)
+    heard = view.received(Kind.READY, sender) if hears else []
     others = sum(seen.shape != (1,) or int(seen.tensor()) != 1 for seen in heard)
     note = f"{others} of them are anything but the byte 1."
     return (f"{len(heard)} messages from {sender}", float(others == 0), note) if heard else None
