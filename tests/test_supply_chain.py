@@ -157,7 +157,6 @@ def test_the_lock_covers_all_that_a_deployment_needs():
     [
         (r"^h11==.*\n(    .*\n)*", "", "h11 is not in the lock"),  # of an extra
         (r"^markupsafe==.*\n(    .*\n)*", "", "markupsafe is not in the lock"),  # jinja2's own
-        (r"^openmined-psi==.*\n(    .*\n)*", "", "openmined-psi is not in the lock"),  # of the extra within the extra
         (r"^cryptography==\S+", "cryptography==46.0.0", "cryptography==46.0.0 is not >=47"),
         (r"^(rich==\S+)", r"\1 ; python_version < '3.13'", 'rich==.*; python_version < "3.13" leaves out 3.13'),
         (r"^(numpy==\S+)", r"\1 ; sys_platform == 'win32'", "numpy==.* leaves out 3.11"),
@@ -248,7 +247,7 @@ def test_the_sbom_gets_the_hash_of_each_installed_file(tmp_path, capsys):
     bom = {
         "metadata": {"component": {"name": "veilgraph"}},
         "components": [
-            {"name": "openmined_psi", "version": "2.0.6"},
+            {"name": "mlflow_skinny", "version": "2.0.6"},
             {"name": "torch", "version": "2.13.0+cpu"},
             {
                 "name": "pip",
@@ -264,7 +263,7 @@ def test_the_sbom_gets_the_hash_of_each_installed_file(tmp_path, capsys):
 
     folder = {"download_info": {"dir_info": {}}, "metadata": {"name": "pip", "version": "23.2.1"}}
     reports = {
-        "a.json": [installed("openmined-psi", "2.0.6", "aa"), folder],
+        "a.json": [installed("mlflow-skinny", "2.0.6", "aa"), folder],
         "b.json": [installed("torch", "2.13.0+cpu", "bb"), installed("pip", "1.0", "cc")],
     }
     for name, items in reports.items():
@@ -369,7 +368,6 @@ def test_a_wheelhouse_that_is_not_whole_does_not_get_the_name(checkout):
 
 MODULES = {
     "mlflow-skinny": "mlflow",
-    "openmined-psi": "private_set_intersection",
     "pyyaml": "yaml",
     "scikit-learn": "sklearn",
 }

@@ -622,7 +622,6 @@ def test_what_cannot_be_compared_of_own_nodes(
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     folder = tmp_path_factory.mktemp("tables") / "organisations"
     assert veilgraph("data", "export", "synthetic", "--out", folder, "--overlap", "0.9").exit_code == 0
     return folder

@@ -251,7 +251,6 @@ def test_the_socket_answers_questions_alone(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_job_across_organisations_answers_over_https(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     online = {"named_nodes": 2, "online": True}
     files = export_organisations(small_graphs(), tmp_path / "tables", overlap=1, seed=1, job=small_job(2))
     usual = read_job(tmp_path / "tables" / "network-job.yaml").model_dump(mode="json")

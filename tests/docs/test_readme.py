@@ -57,7 +57,7 @@ def test_python_blocks_run_in_order(tmp_path, monkeypatch):
     [
         (
             "python.md",
-            "private_set_intersection",
+            "veilgraph",
             {"curves.png", "runs/labels", "runs/relations", "runs/tables", "runs/custom", "runs/classifier"},
         ),
         ("tuning.md", "veilgraph_tuning", {"runs/tuned", "runs/best"}),

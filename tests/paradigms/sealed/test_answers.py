@@ -43,8 +43,6 @@ from veilgraph.runtime.store.predictions import load_predictions, name_next_node
 from veilgraph.runtime.store.run_directory import PartyStore, load_tensors
 from veilgraph.samples.organisations import export_organisations
 
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 MOST, NODES = 5, 30
 ONLINE: Settings = {"named_nodes": MOST, "online": True}
 WAIT_S = 20.0

@@ -35,8 +35,6 @@ from veilgraph.runtime.store.predictions import name_next_nodes
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations
 
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 MARGINS: Settings = {"output": "margins", "model": {"max_degree": 30, "edge_slots": 155}}
 CASES: dict[str, Settings] = {
     "mlp": {},

@@ -249,7 +249,6 @@ def from_tables(folder: Path, **limits: object) -> SealedJob:
 
 def test_a_lifetime_ledger_adds_up_jobs_of_the_same_tables(tmp_path: Path) -> None:
     """Another training has other noise: Gaussian releases add up in μ². Where there is no room, none begins."""
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     job = from_tables(tmp_path / "tables", max_epsilon=7.0, **about.RECORDS)
     folder, totals = tmp_path / "tables" / "B", list[float]()
     for run in ("one", "two"):
@@ -273,7 +272,6 @@ def stops(*_: object) -> None:
 
 def test_a_holder_refuses_where_other_rows_would_scale_a_record_and_not_for_columns_of_edges(tmp_path: Path) -> None:
     """Categories and fill-ins that are fitted to all rows tell of one; ε here is about columns, of whatever made."""
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     job, path = from_tables(tmp_path / "tables"), tmp_path / "tables" / "B" / "party.yaml"
     content = yaml.safe_load(path.read_text())
     columns = content["nodes"]["features"]
