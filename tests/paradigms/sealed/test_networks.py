@@ -225,9 +225,7 @@ def test_unit_rows_undo_what_columns_were_scaled_by() -> None:
     assert unit_rows(words[:0]).shape == (0, 4)
 
 
-@nightly
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("network", ["linear", "mlp"])
+@pytest.mark.parametrize("network", ["linear", pytest.param("mlp", marks=nightly)])
 def test_sums_of_few_rows_are_the_weights_that_steps_would_have_made(
     network: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
