@@ -158,7 +158,7 @@ def test_the_lock_covers_all_that_a_deployment_needs():
         (r"^h11==.*\n(    .*\n)*", "", "h11 is not in the lock"),  # of an extra
         (r"^markupsafe==.*\n(    .*\n)*", "", "markupsafe is not in the lock"),  # jinja2's own
         (r"^openmined-psi==.*\n(    .*\n)*", "", "openmined-psi is not in the lock"),  # of the extra within the extra
-        (r"^cryptography==\S+", "cryptography==46.0.0", "cryptography==46.0.0 is not >=47"),
+        (r"^cryptography==\S+", "cryptography==46.0.0", "cryptography==46.0.0 is not >=48"),
         (r"^(rich==\S+)", r"\1 ; python_version < '3.13'", 'rich==.*; python_version < "3.13" leaves out 3.13'),
         (r"^(numpy==\S+)", r"\1 ; sys_platform == 'win32'", "numpy==.* leaves out 3.11"),
     ],
