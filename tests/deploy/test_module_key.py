@@ -196,7 +196,7 @@ def test_without_the_library_its_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "pkcs11", None)
     with refused(ConfigError, code="pkcs11-library") as caught:
         open_key(KeyUri.read("pkcs11:token=a;object=b?module-path=/module.so"), PIN)
-    assert "veilgraph[pkcs11]" in str(caught.value)
+    assert "pip install python-pkcs11" in str(caught.value)
 
 
 # Where a file was

@@ -177,7 +177,7 @@ def _library(uri: KeyUri) -> Any:  # noqa: ANN401 - the library's types are know
     try:
         return import_module("pkcs11")
     except ImportError as error:
-        words = f"key {uri}: needs python-pkcs11, which is not installed; pip install 'veilgraph[pkcs11]'"
+        words = f"key {uri}: needs python-pkcs11, which is not installed; pip install python-pkcs11"
         raise ConfigError(words, code="pkcs11-library") from error
 
 

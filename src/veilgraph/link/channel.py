@@ -190,6 +190,7 @@ class Channel:
         body, kem_public, public = self._verified(heard)
         try:
             secret = self._private.exchange(X25519PublicKey.from_public_bytes(public))
+            # The library draws what is encapsulated: FIPS 203 lets nobody else choose it.
             encapsulated = MLKEM768PublicKey.from_public_bytes(kem_public).encapsulate()
         except ValueError as error:
             words = f"{self._peer} sent a public key that is none of ML-KEM-768 or X25519; ask who runs its site"
