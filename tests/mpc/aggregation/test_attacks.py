@@ -1,7 +1,8 @@
 """What a server and holders that collude with it can make of a round, and what the holders refuse."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -39,8 +40,11 @@ from tests.mpc.aggregation.rounds import (
     source,
     until_masked,
 )
+from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.errors import ProtocolError
+from veilgraph.core.secrets import derive_key
 from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.link.factory import MemoryHub
 from veilgraph.mpc.mask import ring_sum
 
 SIZE = 3
@@ -479,26 +483,29 @@ def opened_later(known: str) -> dict[PartyId, Tensor]:
     """What is left of each holder's values under all masks that a server can compute that knows one of two secrets.
 
     ``known`` is the X25519 keys of all holders, as a break of their offers gives them, or what all pairs share, as a
-    break of their channels gives it. For the other the server takes what it has: a key of its own, or the keys of pairs
-    as they came, under their pads.
+    break of their channels gives it. For the other the server takes what it has: a key of its own; or the keys of pairs
+    as they came, under their pads, with ``X25519, unpadded`` less a pad that X25519 keys would give.
     """
     round_ = round_of(4, 3)
     played = play(round_, {name: torch.full((ROWS,), 7) for name in round_.holders})
     left = {}
     for name in round_.holders:
         rest = played.sent[3][name] - own_mask_of(played, name, played.sent[5])
-        mask_key = Secrets(source(round_, name if known == "X25519" else "the server")).mask_key
+        private = mask_private(Secrets(source(round_, "the server" if known == "pairs" else name)).mask_key)
         for peer in set(round_.holders) - {name}:
             pair_key = round_.row(played.sent[2][name], peer)[SEALED_BYTES:]
+            if known == "X25519, unpadded":
+                pad = derive_key(private.private_bytes_raw(), f"pad/{round_.name}/{peer}")
+                pair_key = bytes(one ^ other for one, other in zip(pad, pair_key, strict=True))
             if known == "pairs":
                 pair_key = pair_secrets(round_.holders)[name].key(peer, pair_purpose(round_, name, peer))
             public = played.sent[1][peer].numpy().tobytes()[KEY_BYTES : 2 * KEY_BYTES]
-            rest -= pairwise_mask(round_, name, mask_private(mask_key), peer, public, pair_key, ROWS)
+            rest -= pairwise_mask(round_, name, private, peer, public, pair_key, ROWS)
         left[name] = rest
     return left
 
 
-@pytest.mark.parametrize("known", ["X25519", "pairs"])
+@pytest.mark.parametrize("known", ["X25519", "X25519, unpadded", "pairs"])
 def test_who_breaks_one_of_two_secrets_later_opens_no_holders_values(known):
     for name, left in opened_later(known).items():
         assert p_value(left) > 1e-6, f"{name}'s values are not uniform"
@@ -551,6 +558,34 @@ def test_pairs_share_what_nobody_else_has_and_the_server_passes_none_of_it_on():
     one, other, third = (secrets[name] for name in NAMES[:3])
     assert one.key(NAMES[1], "x") == other.key(NAMES[0], "x") != one.key(NAMES[1], "y")
     assert one.key(NAMES[1], "x") not in (third.key(NAMES[0], "x"), third.key(NAMES[1], "x"), one.key(NAMES[0], "x"))
+
+
+def agreed(**seeds: object) -> bytes:
+    """What A and B share for a purpose, where each draws its half from a seed."""
+    hub = MemoryHub(list(seeds), 5.0)
+
+    def agree(name: PartyId) -> PairSecrets:
+        return PairSecrets.agree(hub.link(name), list(seeds), fixed_secrets(seeds[name]), round_=3)
+
+    with ThreadPoolExecutor(len(seeds)) as pool:
+        one, other = pool.map(agree, seeds)
+    assert one.key("B", "x") == other.key("A", "x")
+    return one.key("B", "x")
+
+
+def test_either_half_of_a_pairs_secret_decides_all_of_it():
+    found = [agreed(A=1, B=2), agreed(A=1, B=3), agreed(A=4, B=2), agreed(A=2, B=1)]
+    assert len(set(found)) == len(found)
+
+
+def test_a_pad_is_of_one_pair_and_one_round():
+    rounds = [round_of(3, 2, number, session) for number, session in ((0, "a"), (1, "a"), (0, "b"))]
+    keys = [Secrets(source(rounds[0], name)).mask_key for name in "AB"]
+    pads = [
+        pad_pair_key(round_, key, peer, bytes(KEY_BYTES))
+        for round_, key, peer in product(rounds, keys, ("C", "D"))
+    ]  # fmt: skip
+    assert len(set(pads)) == len(pads) == 12
 
 
 # Rounds
