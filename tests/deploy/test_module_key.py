@@ -146,9 +146,10 @@ def test_it_works_by_commands(token: Token, tmp_path: Path) -> None:
         (lambda it: it.uri("absent"), "pkcs11-key", ConfigError),
         (lambda it: it.uri("twice"), "pkcs11-several", ConfigError),
         (lambda it: it.uri("short"), "pkcs11-kind", DataError),
+        (lambda it: it.uri("odd"), "pkcs11-kind", DataError),
         (lambda it: it.uri().replace(it.module, "/nowhere/module.so"), "pkcs11-module", ConfigError),
     ],
-    ids=["token", "key", "several", "kind", "module"],
+    ids=["token", "key", "several", "short", "curve", "module"],
 )
 def test_what_is_not_there_is_named(token: Token, uri, code: str, error: type[VeilgraphError]) -> None:
     with refused(error, code=code):

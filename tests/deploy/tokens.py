@@ -1,7 +1,8 @@
 """Tokens with keys in them for tests: SoftHSM's, where it is installed, and one that is made up here.
 
-Both hold an RSA key ``root``, an ECDSA key ``curve``, one of RSA of 1024 bits, ``short``, and two of one label,
-``twice``. ``python-pkcs11`` drives SoftHSM; of the other the library itself is made up, as far as it is called.
+Both hold an RSA key ``root``, an ECDSA key ``curve``, one on a curve of Bitcoin's, ``odd``, one of RSA of 1024 bits,
+``short``, and two of one label, ``twice``. ``python-pkcs11`` drives SoftHSM; of the other the library itself is made up,
+as far as it is called.
 """
 
 import gc
@@ -69,9 +70,10 @@ def softhsm(folder: Path) -> Iterator[Token]:
         with pkcs11.lib(module).get_token(token_label=LABEL).open(rw=True, user_pin=PIN.decode()) as session:
             for bits, label in ((2048, "root"), (1024, "short"), (2048, "twice"), (2048, "twice")):
                 session.generate_keypair(pkcs11.KeyType.RSA, bits, store=True, label=label)
-            named = {pkcs11.Attribute.EC_PARAMS: pkcs11.util.ec.encode_named_curve_parameters("secp256r1")}
-            parameters = session.create_domain_parameters(pkcs11.KeyType.EC, named, local=True)
-            parameters.generate_keypair(store=True, label="curve")
+            for curve, label in (("secp256r1", "curve"), ("secp256k1", "odd")):
+                named = {pkcs11.Attribute.EC_PARAMS: pkcs11.util.ec.encode_named_curve_parameters(curve)}
+                parameters = session.create_domain_parameters(pkcs11.KeyType.EC, named, local=True)
+                parameters.generate_keypair(store=True, label=label)
         end()
         yield Token(module, end)
     finally:
@@ -138,6 +140,7 @@ def made_up(folder: Path) -> tuple[Token, ModuleType]:
         "short": [made[1024]],
         "twice": [made[2048], made[2048]],
         "curve": [ec.generate_private_key(ec.SECP256R1())],
+        "odd": [ec.generate_private_key(ec.SECP256K1())],
     }
     library = ModuleType("pkcs11")
     faults = {name: type(name, (Failure,), {}) for name in FAULTS}
