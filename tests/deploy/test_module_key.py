@@ -284,8 +284,18 @@ def test_a_uri_that_names_no_one_key(text: str) -> None:
         KeyUri.read(text)
 
 
-@pytest.mark.parametrize("attribute", ["pin-value=135790", "pin-source=/135790"])
-def test_a_uri_with_a_pin_is_refused_and_not_repeated(attribute: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pkcs11:token=a;object=b?module-path=/m&pin-value=135790",
+        "pkcs11:token=a;object=b?module-path=/m&pin-source=/135790",
+        "pkcs11:token=a;object=b;pin-value=135790?module-path=/m",
+        "pkcs11:token=a;slot-id=1;object=b?module-path=/m&pin-value=135790",
+        "PKCS11:token=a;object=b?module-path=/m&PIN-VALUE=135790",
+    ],
+)
+def test_a_uri_with_a_pin_is_refused_and_not_repeated(text: str) -> None:
     with refused(ConfigError, code="pkcs11-uri") as caught:
-        KeyUri.read(f"pkcs11:token=a;object=b?module-path=/m&{attribute}")
+        KeyUri.read(text)
+    assert "has a PIN" in str(caught.value)
     assert "135790" not in str(caught.value)

@@ -1,8 +1,8 @@
 """Tokens with keys in them for tests: SoftHSM's, where it is installed, and one that is made up here.
 
 Both hold an RSA key ``root``, an ECDSA key ``curve``, one on a curve of Bitcoin's, ``odd``, one of RSA of 1024 bits,
-``short``, and two of one label, ``twice``. ``python-pkcs11`` drives SoftHSM; of the other the library itself is made up,
-as far as it is called.
+``short``, and two of one label, ``twice``. ``python-pkcs11`` drives SoftHSM; of the other the library itself is made
+up, as far as it is called.
 """
 
 import gc

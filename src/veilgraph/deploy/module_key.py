@@ -7,6 +7,7 @@ PIN, which comes as passphrases do and is never part of the URI. Keys are RSA, o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ CURVES: Final = ("secp256r1", "secp384r1", "secp521r1")
 _PSS_SALT_BYTES: Final = 32
 _PATH: Final = ("token", "serial", "object", "id", "type")
 _QUERY: Final = ("module-path",)
+_PIN: Final = re.compile("pin-(value|source) *=", re.IGNORECASE)
 _SHAPE: Final = "pkcs11:token=TOKEN;object=LABEL?module-path=/PATH/TO/MODULE.so"
 
 ModuleKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
@@ -50,6 +52,8 @@ class KeyUri:
     @classmethod
     def read(cls, text: str) -> Self:
         """Parse a PKCS#11 URI (RFC 7512, 2.3); ``ConfigError`` where it is none, or names no one key."""
+        if _PIN.search(text):  # before an error that would show it
+            raise _uri_error(f"{SCHEME}…", "has a PIN, which is given as a passphrase is, by --passphrase-file")
         if not text.startswith(SCHEME) or len(text) > MAX_URI_CHARACTERS or not text.isascii():
             raise _uri_error(text, "is no PKCS#11 URI")
         path, _, query = text.removeprefix(SCHEME).partition("?")
@@ -74,8 +78,6 @@ def _attributes(text: str, part: str, separator: str, known: tuple[str, ...]) ->
     found = dict[str, bytes]()
     for attribute in filter(None, part.split(separator)):
         name, _, value = attribute.partition("=")
-        if name in ("pin-value", "pin-source"):
-            raise _uri_error(f"{SCHEME}…", f"has {name}: the PIN is given as a passphrase is, by --passphrase-file")
         if name not in known or name in found or not value:
             raise _uri_error(text, f"has {attribute!r}, where each of {', '.join(known)} may stand once, with a value")
         found[name] = unquote_to_bytes(value)
