@@ -40,6 +40,7 @@ with deferred():
     from veilgraph.deploy.join import join
     from veilgraph.deploy.kit import Kit
     from veilgraph.deploy.metrics.door import Address, read_address
+    from veilgraph.deploy.module_key import KeyUri, open_key
     from veilgraph.deploy.progress import SiteJobs
     from veilgraph.deploy.project import draft_project, extend, provision, read_project
     from veilgraph.deploy.revocation import install_list
@@ -100,7 +101,11 @@ def init_command(
 
 @command("provision", "veilgraph net provision project.yaml --out consortium", net)
 def provision_command(
-    project: Path, out: Path = Path("consortium"), add: bool = False, passphrase_file: PassphraseFile = None
+    project: Path,
+    out: Path = Path("consortium"),
+    add: bool = False,
+    root_key: str | None = None,
+    passphrase_file: PassphraseFile = None,
 ) -> None:
     """Make certificates and one start-up kit per participant.
 
@@ -111,14 +116,19 @@ def provision_command(
         PROJECT.yaml (project): Who takes part, and where the server is.
         --out DIR: Folder to make.
         --add: The folder is there: make kits for holders and administrators alone who are new in the project file.
+        --root-key URI: pkcs11: URI of a key in a module, that is to sign certificates; its PIN is the passphrase.
     """
     authority = out / "authority"
+    if add and root_key is not None:
+        raise ConfigError("--root-key: with --add the project has its root; leave one out")
     if add:
         kits = extend(
             read_project(project), Authority(authority, passphrase_source(passphrase_file, of=authority)), out
         )
     else:
-        kits = provision(read_project(project), out)
+        uri = None if root_key is None else KeyUri.read(root_key)
+        pin = passphrase_source(passphrase_file, of=authority)
+        kits = provision(read_project(project), out, None if uri is None else open_key(uri, pin()))
     for name, kit in kits.items():
         echo(f"{name:24} {kit}")
     echo(f"{'(signing key)':24} {authority}: keep it off line, and never at the server")

@@ -120,7 +120,7 @@ def costs_of(job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> Costs | 
     keys = dict.fromkeys(sizes, (holders - 1) * (HEADER_BYTES + SEED_BYTES))
     tally = summed(task.judging.tally_size) if tallied else {}
     stages = [
-        Stage("set-up", 2, total_bytes((keys, 1), (told(weights, real), 1))),
+        Stage("set-up", 2, total_bytes((keys, 2), (told(weights, real), 1))),
         Stage(
             "facts",
             _WAITS * len(task.sums_before.sizes),
