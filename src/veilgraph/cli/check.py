@@ -169,7 +169,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
         holders = tables.data_facts(graphs, aligned=settings.is_aligned)
     if costs is not None:
         note(f"{common}{tables.will_send(costs)}")
-    if settings.label_privacy is not None:
+    if settings.label_privacy is not None and not settings.noise.learns_true_labels:
         learn = "learn" if len(perturbing(settings)) > 1 else "learns"
         note(
             f"{listed(perturbing(settings))} {learn} from perturbed labels: ε {settings.label_privacy.epsilon:g} of "
@@ -179,7 +179,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
 
 
 def _expected_gain(settings: JobSettings, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> list[str]:
-    return paradigm_of(settings).guarantee.expected_gain(settings, nodes, sizes[settings.data.label_party].training)
+    return paradigm_of(settings).guarantee.expected_gain(settings, nodes, sizes)
 
 
 def _party_sizes(of: PartyDescription, job: JobSettings) -> PartySizes:

@@ -259,6 +259,8 @@ class NoiseFacts:
         shared: the setting that has holders make noise together, and how many that collude it withstands.
         counts_votes: whether an edge is used for its ends' classes alone, counted with noise whose ε is pure.
         canaries: of each holder among what is counted so.
+        label_splits: the masks whose nodes' labels are perturbed; None: as ``perturbed_splits`` says.
+        others_label: the class that all nodes outside these masks perturb in place of a label; None: they perturb none.
     """
 
     feature_release: NodeRelease | None = None
@@ -266,6 +268,13 @@ class NoiseFacts:
     shared: tuple[str, int] | None = None
     counts_votes: bool = False
     canaries: int = 0
+    label_splits: tuple[str, ...] | None = None
+    others_label: int | None = None
+
+    @property
+    def learns_true_labels(self) -> bool:
+        """Whether holders learn from their own labels as they are, and perturb those that others are told."""
+        return self.label_splits is not None
 
 
 @dataclass(frozen=True)
@@ -481,7 +490,9 @@ def perturbing(job: JobSettings) -> tuple[PartyId, ...]:
 
 
 def perturbed_splits(job: JobSettings) -> tuple[str, ...]:
-    """Return the masks whose nodes' labels are perturbed: train and validation, and test if several holders score."""
+    """Return the masks whose labels are perturbed: the job's own; or train, val and, if several holders score, test."""
+    if (stated := job.noise.label_splits) is not None:
+        return stated
     return MASKS if len(job.duties.scoring) > 1 else MASKS[:2]
 
 
