@@ -96,7 +96,7 @@ class SymbolHolder(SharedJudge):
         self._job, self._whole, self._ids = averaging(session.settings), graph, ids
         self.graph = graph.common_part()
         self._pairs = pairs_across(graph, ids, session.holders)
-        self._counts: Tensor | None = None
+        self.counts: Tensor | None = None
         self._law: Tensor | None = None
 
     @override
@@ -119,7 +119,7 @@ class SymbolHolder(SharedJudge):
         self._home = Learnt(graph.num_nodes, classes)
         self.model = PartyModel(session, {"home": self._home}, trained=())
         if self._learns:
-            self._counts = self._exchange(hellos, classes)
+            self.counts = self._exchange(hellos, classes)
         return start_alone(held, session.nonce())
 
     def _refusal(self) -> str:
@@ -159,12 +159,12 @@ class SymbolHolder(SharedJudge):
 
     @override
     def finish(self) -> None:
-        if bool(self._home.learnt) or self._counts is None:
+        if bool(self._home.learnt) or self.counts is None:
             return
         seed = self._job.seed
         with self.session.trace.span("home"):
             own = own_model(self._whole, self._ids, seed).output
-            self._home.keep(*AtHome.of(self.graph, own, seed).mixed(self._counts, self._law))
+            self._home.keep(*AtHome.of(self.graph, own, seed).mixed(self.counts, self._law))
 
     @override
     def alone(self) -> Record | None:
