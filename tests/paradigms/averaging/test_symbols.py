@@ -91,6 +91,8 @@ def test_a_job_is_its_twin_to_the_bit_and_later_predictions_cost_and_send_nothin
     for party in job.data.names:
         assert torch.equal(predicted(run, party), before[party])
         assert len(paid(run.path, party)) == 1
+        rows = json.loads((run.party(party).path / "prediction_traffic.json").read_text())
+        assert {row["kind"] for row in rows} == {"hello"}
 
 
 @pytest.mark.parametrize("answers", ["trained", "all"])
