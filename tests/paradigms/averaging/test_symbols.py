@@ -35,7 +35,8 @@ from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.inputs import padded
 from veilgraph.privacy.label_publisher import LabelPublisher
-from veilgraph.privacy.lifetime_ledger import Account, Budget
+from veilgraph.privacy.ledger_files import Marks
+from veilgraph.privacy.lifetime_ledger import Account, Budget, Lifetime
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import LifetimeCache
 from veilgraph.protocol.costs import PartySizes, size_of
@@ -442,3 +443,26 @@ def test_symbols_are_counted_by_edge_and_none_counts_nowhere() -> None:
     link: Any = Echo()
     found = exchange_symbols(link, {"B": edges}, torch.zeros(3, dtype=torch.uint8), 2, all_answer=False)
     assert found.tolist() == [[0, 1], [0, 0], [1, 1]]
+
+
+@pytest.mark.usefixtures("few_trees")
+def test_two_whole_jobs_of_one_ledger_send_the_same_and_pay_once_for_own_accounts(tmp_path: Path) -> None:
+    """A's ledger in another folder, of other people with the same counterparties, is not taken for the same people."""
+    graphs, ids = banks(2, accounts=40)
+    job = symbol_job(holders=("A", "B"))
+    places = {name: tmp_path / f"{name}-ledger" for name in "AB"}
+    totals, sent = list[float](), list[Tensor]()
+    for number in range(2):
+        run = RunDirectory.open(train(job, tmp_path / f"{number}", parties=graphs, ids=ids, ledgers=places).path)
+        sent.append(predicted(run, "B"))
+        lifetime = Lifetime(places["A"], "A", Budget(), Marks(tmp_path / f"marks {number}"))
+        totals.append(lifetime.total())
+        trained = graphs[0].common_part().train_mask
+        assert trained is not None
+        assert lifetime.nodes == int(trained.sum()), "and none of B's accounts, which its edges name"
+    assert totals == [pytest.approx(2.0)] * 2
+    assert torch.equal(*sent)
+    names = [f"x{name}" if "/" not in name else name for name in ids["A"]]
+    others = [name.replace("A/", "A/x") for name in ids["B"]]
+    elsewhere = {"A": tmp_path / "of others", "B": places["B"]}
+    train(job, tmp_path / "others", parties=graphs, ids={"A": names, "B": others}, ledgers=elsewhere)
