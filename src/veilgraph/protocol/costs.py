@@ -86,7 +86,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a job costs, stage by stage; ``memory``: party → bytes held at once, about, {} if unknown; ``notes``: what is assumed."""
+    """What a job costs, stage by stage.
+
+    ``memory``: party → bytes held at once, about; {} if unknown. ``notes``: what is assumed.
+    """
 
     stages: Sequence[Stage]
     memory: Mapping[PartyId, int]

@@ -340,16 +340,16 @@ def test_a_peer_that_lists_edges_that_it_guesses_is_sent_no_symbol_for_them() ->
     )
     assert honest.labels is not None
     unknown = -torch.ones(len(others), dtype=torch.int64)
+    nowhere = torch.zeros(len(others), dtype=torch.bool)
     whole = replace(
         honest,
         features=torch.cat([honest.features[: honest.common], torch.zeros(len(others), honest.num_features)]),
         edge_index=every,
         labels=torch.cat([honest.labels[: honest.common], unknown]),
-        **{
-            mask: torch.cat([getattr(honest, mask)[: honest.common], torch.zeros(len(others), dtype=torch.bool)])
-            for mask in ("train_mask", "val_mask", "test_mask")
-        },
-    )  # fmt: skip
+        train_mask=torch.cat([own % 2 == 0, nowhere]),
+        val_mask=torch.cat([own % 2 == 1, nowhere]),
+        test_mask=None,
+    )
     liar = ([graph if graph.party == "A" else whole for graph in graphs], {**ids, "B": names})
     job = symbol_job(holders=("A", "B"))
     _, honestly = session(job, found)

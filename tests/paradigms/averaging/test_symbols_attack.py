@@ -3,7 +3,6 @@
 Customers draw apart, so each of a bank's accounts is a trial. The bank at the other end knows everything else.
 """
 
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -159,7 +158,7 @@ def test_fresh_draws_average_out_and_kept_draws_do_not(tmp_path: Path) -> None:
     lifetime = Lifetime(tmp_path / "ledger", "A", Budget(1000.0, 1e-5), Marks(tmp_path / "marks"))
 
     def right(kept: Lifetime | None) -> float:
-        reads: Sequence[Tensor] = [door(job, truth, number, kept, "").perturbed() for number in range(JOBS)]
+        reads = [door(job, truth, number, kept, "").perturbed() for number in range(JOBS)]
         return float((torch.stack(reads).double().mean(0) > 0.5).double().mean())
 
     bound = LabelResponse(EPSILON, 2).keep_probability
