@@ -85,7 +85,7 @@ OPINIONS: Final = "opinions"
 JOBS: Final = {f"job, {LABELS}": "trained", f"job, {HIDDEN}": "all"}
 """Way → ``averaging.symbols.answers`` of whole jobs."""
 JOB_EPSILONS: Final = (CONTROL, 0.5, 1.0, 2.0, 4.0)
-JOB_SEEDS: Final = 10
+JOB_SEEDS: Final = 6
 ALONE: Final = "alone"
 UNION: Final = "union"
 _PULL: Final = 0.03  # of the regression's weights towards the bank by itself

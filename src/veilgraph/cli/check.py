@@ -148,6 +148,8 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
         if nodes is not None and (nodes or not settings.is_aligned):
             sizes = {each.party: _party_sizes(each, settings) for each in described}
             costs = paradigm.session.costs(settings, nodes, sizes)
+            if refused := paradigm.guarantee.too_weak(settings, sizes):
+                raise ConfigError(refused, code="too-weak")
             note(*_expected_gain(settings, nodes, sizes))
         note(limits.delta_in_doubt(settings, nodes), paradigm.data.unknown_range(settings))
         _check_parties_accept(settings, described, nodes if settings.is_aligned else None)

@@ -199,6 +199,10 @@ class Guarantee(ABC, Generic[J]):
         """Say from public sizes what noise leaves of a job's gain, a line each."""
         return []
 
+    def too_weak(self, job: J, sizes: Mapping[PartyId, PartySizes]) -> str:
+        """Why a job is refused whose noise leaves nothing by public sizes; empty where it may leave something."""
+        return ""
+
     def trained_way(self, job: J) -> str:
         """Name of the measured curve of a job's kind of private training; empty where none was measured."""
         return ""

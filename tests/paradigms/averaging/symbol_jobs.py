@@ -73,8 +73,9 @@ def session(
     found: Banks,
     publishers: Mapping[PartyId, Publisher] | None = None,
     hostile: Mapping[PartyId, Changed] | None = None,
+    number: int = 0,
 ) -> tuple[dict[PartyId, Tensor], list[Message]]:
-    """Set all roles up: what each holder counts, and all messages between holders."""
+    """Set all roles up, in session ``number``: what each holder counts, and all messages between holders."""
     graphs, seen = {graph.party: graph for graph in found[0]}, list[Message]()
 
     def program(link: Link) -> Tensor | None:
@@ -83,7 +84,7 @@ def session(
         door = OPEN if link.party == SERVER else (publishers or {}).get(link.party)
         door = publisher_for(job, found, link.party) if door is None else door
         streams = LearningStreams(job.seed, link.party)
-        context = RoleContext(job, recorded, streams, fixed_secrets("secrets", link.party), publisher=door)
+        context = RoleContext(job, recorded, streams, fixed_secrets("secrets", link.party, number), publisher=door)
         if link.party == SERVER:
             SymbolServer(context).setup([])
             return None

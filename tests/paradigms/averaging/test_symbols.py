@@ -200,6 +200,18 @@ def test_symbols_for_life_are_sent_again_and_those_of_all_are_another_release(tm
     assert lifetime.total() == pytest.approx(8.0)
 
 
+def test_lists_of_two_sessions_have_no_hash_in_common() -> None:
+    found, job = banks(2, accounts=30), symbol_job(holders=("A", "B"))
+
+    def listed(number: int) -> set[bytes]:
+        _, messages = session(job, found, number=number)
+        return {bytes(row) for one in messages if one.tag.kind == Kind.NODE_LIST for row in one.tensor.numpy()}
+
+    first, second = listed(0), listed(1)
+    assert first == listed(0)
+    assert not first & second
+
+
 # Refused
 
 
@@ -385,11 +397,13 @@ def test_a_job_whose_symbols_are_too_few_is_refused_unless_told() -> None:
         if weak:
             paradigm_of(job).data.accept(job, sparse, found[1])
         else:
-            with refused(ConfigError, code="refused", key="averaging.symbols"):
+            with refused(ConfigError, code="too-weak", key="averaging.symbols"):
                 paradigm_of(job).data.accept(job, sparse, found[1])
     sizes = {graph.party: size_of(graph, job.inputs, found[1][graph.party]) for graph in sparse}
     (said,) = paradigm_of(job).guarantee.expected_gain(job, None, sizes)
     assert "too few" in said
+    assert "averaging.privacy" in said
+    assert "too few" in paradigm_of(job).guarantee.too_weak(job, sizes)
 
 
 def test_costs_are_what_is_sent_where_all_edges_are_confirmed() -> None:

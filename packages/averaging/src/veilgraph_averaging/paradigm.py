@@ -176,7 +176,7 @@ class _AveragingData(SameColumnsData[AveragingJob]):
         found = self._joined.accept(job, graphs, ids)
         sizes = {graph.party: size_of(graph, job.inputs, ids[graph.party]) for graph in graphs}
         if refused := refusal_of_weak(job, sizes):
-            raise ConfigError(refused, code="refused", key="averaging.symbols")
+            raise ConfigError(refused, code="too-weak", key="averaging.symbols")
         return found
 
     @override
@@ -244,6 +244,10 @@ class _AveragingGuarantee(Guarantee[AveragingJob]):
         self, job: AveragingJob, nodes: int | None, sizes: Mapping[PartyId, PartySizes] | None = None
     ) -> list[str]:
         return words_of_worth(job, sizes)
+
+    @override
+    def too_weak(self, job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> str:
+        return refusal_of_weak(job, sizes)
 
     def trained_way(self, job: AveragingJob) -> str:
         """Name the measured way of training that the job's noise is like; empty where none was measured."""

@@ -320,6 +320,7 @@ class AveragingJob(JobSettings):
             per_node=private,
             per_edge=private,
             joins_others=self.averaging.symbols is not None,
+            joins_undirected=self.averaging.symbols is not None,
             degree_rules={} if bound is None else dict.fromkeys(private, ("averaging.privacy.degree_bound", bound)),
         )
 

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from veilgraph_averaging.settings import AveragingJob
 
 LEAST_EPSILON: Final = 0.5
-"""Below it a symbol is noise: at 0.5 symbols added 0.1 points where edges across are many (docs/explanation/union.md).
-"""
+"""Below it a symbol is noise: at 0.5 symbols added 0.1 points at most (docs/explanation/union.md)."""
 LEAST_WORTH: Final = 0.1
-"""Symbols a node, counted as so many without noise, below which they added nothing that was measured."""
+"""Symbols a node, counted as so many without noise, below which they added 0.0 to 0.6 points (ditto)."""
 _TRAIN: Final = TrainSettings(epochs=1, select_by="last", patience=None)
 
 
@@ -127,11 +126,11 @@ def words_of_worth(job: AveragingJob, sizes: Mapping[PartyId, PartySizes] | None
     classes = max(2, *(own.classes for own in sizes.values())) if sizes else 2
     counted = worth(found, private.epsilon, classes)
     said = (
-        f"a node has {found:.2g} trained neighbours at other holders on average, whose symbols at ε "
+        f"a node has up to {found:.2g} trained neighbours at other holders on average, whose symbols at ε "
         f"{private.epsilon:g} are worth {counted:.2g} without noise (docs/explanation/union.md)"
     )
     if counted < LEAST_WORTH:
-        return [f"{said}: too few to add anything; {way_out(job, found, classes)}"]
+        return [f"{said}: too few to add much; {way_out(job, found, classes)}"]
     return [said]
 
 
