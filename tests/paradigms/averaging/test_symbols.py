@@ -302,9 +302,9 @@ def test_nobody_pays_before_edges_are_compared() -> None:
 @pytest.mark.parametrize(
     ("answers", "change"),
     [
-        ("trained", lambda told: told.index_fill(0, torch.tensor([0]), 2)),
-        ("trained", lambda told: told.index_fill(0, torch.tensor([0]), 254)),
-        ("all", lambda told: told.index_fill(0, torch.tensor([0]), NONE)),
+        ("trained", lambda told: torch.full_like(told, 2)),
+        ("trained", lambda told: torch.full_like(told, 254)),
+        ("all", lambda told: torch.full_like(told, NONE)),
     ],
     ids=["no class", "no class, large", "no symbol where all answer"],
 )
