@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 from veilgraph_averaging.symbols.exchange import NONE, Confirmed, check_symbols_of, exchange_symbols, pairs_across
-from veilgraph_averaging.symbols.home import AtHome, own_model
+from veilgraph_averaging.symbols.home import AtHome, own_job, own_model
 from veilgraph_averaging.symbols.roles import law_of
 from veilgraph_averaging.symbols.settings import trained_counterparts, worth
 from veilgraph_averaging.symbols.twin import PlainSymbols
@@ -175,6 +175,13 @@ def test_own_models_hang_on_nothing_of_others() -> None:
     assert torch.equal(own_model(graph, ids["A"], 5).output, own_model(other, ids["A"], 5).output)
 
 
+@pytest.mark.parametrize("directed", [True, False])
+def test_own_models_are_of_the_seed_and_of_edges_as_they_go(directed: bool) -> None:
+    graph = banks(2, accounts=20, directed=directed)[0][0]
+    job = own_job(graph, 17)
+    assert (job.seed, job.model.directed) == (17, directed)
+
+
 # What is kept, and paid for
 
 
@@ -275,6 +282,22 @@ def test_a_bank_without_edges_across_or_labels_takes_no_part() -> None:
     with refused(ConfigError, code="refused") as caught:
         session(job, no_labels, {"B": publisher_for(job, found, "B")})
     assert "B refuses the job: averaging.symbols: it has no labels" in str(caught.value)
+
+
+def test_a_bank_whose_budget_is_used_up_says_so_before_anything_is_listed() -> None:
+    found, job = banks(2, accounts=12), symbol_job(holders=("A", "B"))
+
+    class Spent(LabelPublisher):
+        def refusal(self) -> str:
+            return "its budget is used up"
+
+    graph = by_name(found)["A"].common_part()
+    assert graph.labels is not None
+    assert graph.train_mask is not None
+    door = Spent(LabelResponse(2.0, 2), graph.labels[graph.train_mask], None, fixed_secrets("a"))
+    with refused(ConfigError, code="refused") as caught:
+        session(job, found, {"A": door})
+    assert "A refuses the job: its budget is used up" in str(caught.value)
 
 
 def test_nobody_pays_before_edges_are_compared() -> None:
