@@ -139,8 +139,8 @@ def test_of_rare_labels_a_better_ranking_is_enough() -> None:
     home = holder(3000, 2, rare=0.02, seed=1)
     assert home.graph.labels is not None
     flat = np.log(np.full(home.own.shape, 0.5) * [1.96, 0.04])
-    home = AtHome(home.graph, flat, np.ones(2))
     rare = home.graph.labels[:, None].double()
+    home = AtHome(home.graph, flat, np.ones(2))
     counts = torch.cat([1 - rare, rare], 1)
     spread = random_counts(home, 2)
     without, found = home.mixed(counts + 3 * spread, LabelResponse(0.5, 2).transition())
