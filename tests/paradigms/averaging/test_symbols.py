@@ -165,6 +165,7 @@ def test_own_models_are_of_the_seed_and_of_edges_as_they_go(directed: bool) -> N
     graph = banks(2, accounts=20, directed=directed)[0][0]
     job = own_job(graph, 17)
     assert (job.seed, job.model.directed) == (17, directed)
+    assert own_job(replace(graph, party="others"), 17).data.label_party == "others"
 
 
 # What is kept, and paid for

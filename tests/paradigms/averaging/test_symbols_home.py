@@ -59,13 +59,13 @@ def columns_by_hand(home: AtHome, counts: Tensor, law: Tensor | None) -> list[Fl
         for node in range(nodes):
             if trained[node]:
                 shares[labels[node]] += found[node]
-        return shares / shares.sum(1, keepdims=True)
+        return np.asarray(shares / shares.sum(1, keepdims=True))
 
     told, mixing = counts.numpy(), by_class(votes)
     means = by_class(told) if law is None else mixing @ law.numpy()
 
     def shares(found: Floats) -> Floats:
-        return np.log((found + 1) / (found.sum(1, keepdims=True) + classes))
+        return np.asarray(np.log((found + 1) / (found.sum(1, keepdims=True) + classes)))
 
     likely = np.array([[float(told[v] @ np.log(means[c])) for c in range(classes)] for v in range(nodes)])
     near_likely = np.log(np.array([[votes[v] @ mixing[c] for c in range(classes)] for v in range(nodes)]) + 0.5)

@@ -24,6 +24,7 @@ from tests.paradigms.union.banks import Banks, banks, by_name, unlabelled
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.types import SERVER, Kind
+from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.label_publisher import LabelPublisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.costs import PartySizes, size_of

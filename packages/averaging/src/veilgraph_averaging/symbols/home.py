@@ -45,8 +45,10 @@ def own_job(graph: PartyGraph, seed: int) -> UnionJob:
     """Return the job of a union that the holder of ``graph`` trains alone, at its defaults."""
     edges = edges_once(graph.edge_index)
     directed = not torch.equal(edges, edges_once(edges.flip(0)))
-    more = {"data": {"label_holder": graph.party, "holders": [graph.party, "others"]}, "seed": seed}
-    return union(parse_job({"paradigm": "union", "model": {"directed": directed}, **more}))
+    other = "others" if graph.party != "others" else "rest"  # a union has two holders at least; this one trains alone
+    data = {"label_holder": graph.party, "holders": [graph.party, other]}
+    model = {"directed": directed}
+    return union(parse_job({"paradigm": "union", "preset": "auto", "seed": seed, "data": data, "model": model}))
 
 
 def standardised(graph: PartyGraph) -> PartyGraph:
