@@ -45,7 +45,7 @@ TARGETS: Final = Revelation[AveragingJob](
 CONFIRMED: Final = Revelation[AveragingJob](EDGES.name, EDGES.statement, lambda _: "averaging.symbols")
 COUNTERPARTS: Final = Revelation[AveragingJob](
     "counterpart-symbols", "At each edge that both ends' holders have, a holder learns the symbol of the other end: "
-    "its label under randomised response with the job's ε, the same in all jobs.",
+    "its label under randomised response with the job's ε, the same in all jobs of a ledger.",
     lambda job: "" if job.label_privacy is None else f"label_privacy.epsilon={job.label_privacy.epsilon:g}")
 TRAINED_ENDS: Final = Revelation[AveragingJob](
     "trained-counterparts", "A holder learns which of another holder's nodes, at the ends of edges that both have, are "
