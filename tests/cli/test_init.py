@@ -204,6 +204,32 @@ def test_who_protects_nodes_accepts_the_averaging_job_that_is_drafted_of_it(tmp_
     assert "2 of its edges join nodes of two holders (a 2, b 2) and are left out" in checked.output
 
 
+def test_who_protects_labels_over_tables_of_a_union_gets_symbols(tmp_path: Path) -> None:
+    """Drafted party files accept the drafted job; one that names fewer leaks, or less ε, does not."""
+    parties, whose = [], {"payer_bank": ["a", "b", "a"], "payee_bank": ["a", "a", "b"]}
+    for party in ("a", "b"):
+        paid = {"payer": ["n1", "n2", "n3"], "payee": ["n2", "n3", "n4"], **whose}
+        write(tmp_path / f"{party}-paid.csv", {name: list(values) for name, values in paid.items()})
+        more = (str(tmp_path / f"{party}-paid.csv"), "--protect", "label", "--epsilon", "4", "--split", "random")
+        parties.append(tables(tmp_path, party, *more, classes=2))
+        text = parties[-1].read_text().replace("[..., ...]", "[c0, c1]")
+        parties[-1].write_text(re.sub(r"  # (label:|  column:|  classes:|split:)", r"  \1", text))
+    limits = read_party_settings(parties[0]).limits
+    assert {"confirmed-edges", "trained-counterparts"} <= set(limits.leakage)
+    assert (limits.max_epsilon, limits.epsilon_unit) == (4.0, "label")
+    out = tmp_path / "job.yaml"
+    assert "refuses" not in init(*parties, "--protect", "label", "--epsilon", "4", "--out", out)
+    job = yaml.safe_load(out.read_text())
+    assert (job["paradigm"], job["label_privacy"], job["averaging"]) == ("averaging", {"epsilon": 4.0}, {"symbols": {}})
+    weak = veilgraph("check", out)
+    assert (weak.exit_code, "allow_weak" in weak.stderr) == (1, True)
+    checked = veilgraph("check", out, "--set", "averaging.symbols.allow_weak=true")
+    assert checked.exit_code == 0, checked.output
+    assert "refuses" in init(*parties, "--protect", "label", "--epsilon", "5", "--out", tmp_path / "more.yaml")
+    aligned = init(*BY_NAME, "--protect", "label", "--epsilon", "4", "--out", tmp_path / "names.yaml")
+    assert yaml.safe_load((tmp_path / "names.yaml").read_text())["paradigm"] == "vertical", aligned
+
+
 def test_a_party_file_that_protects_edges_fits_the_job_that_does(tmp_path: Path) -> None:
     """An amount would count in no vote, margins are opened, and the ledger's δ is small enough for many pairs."""
     parties = []

@@ -148,6 +148,8 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
         if nodes is not None and (nodes or not settings.is_aligned):
             sizes = {each.party: _party_sizes(each, settings) for each in described}
             costs = paradigm.session.costs(settings, nodes, sizes)
+            if refused := paradigm.guarantee.too_weak(settings, sizes):
+                raise ConfigError(refused, code="too-weak")
             note(*_expected_gain(settings, nodes, sizes))
         note(limits.delta_in_doubt(settings, nodes), paradigm.data.unknown_range(settings))
         _check_parties_accept(settings, described, nodes if settings.is_aligned else None)
@@ -169,7 +171,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
         holders = tables.data_facts(graphs, aligned=settings.is_aligned)
     if costs is not None:
         note(f"{common}{tables.will_send(costs)}")
-    if settings.label_privacy is not None:
+    if settings.label_privacy is not None and not settings.noise.learns_true_labels:
         learn = "learn" if len(perturbing(settings)) > 1 else "learns"
         note(
             f"{listed(perturbing(settings))} {learn} from perturbed labels: ε {settings.label_privacy.epsilon:g} of "
@@ -179,7 +181,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
 
 
 def _expected_gain(settings: JobSettings, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> list[str]:
-    return paradigm_of(settings).guarantee.expected_gain(settings, nodes, sizes[settings.data.label_party].training)
+    return paradigm_of(settings).guarantee.expected_gain(settings, nodes, sizes)
 
 
 def _party_sizes(of: PartyDescription, job: JobSettings) -> PartySizes:

@@ -232,6 +232,7 @@ class InputRules:
         per_node: the holders whose ε is of one node's features: these must be made of that node's own values alone.
         per_edge: the holders whose ε is of one edge: its weight must be made of that edge's own row alone.
         joins_others: whether edges may join a holder's own nodes with other holders'.
+        joins_undirected: whether such an edge counts once for a pair of nodes, whichever way it goes.
         across: the holder that has no nodes, and the edges between those of others; None: there is none.
         degree_rules: holder → a setting and the most edges that a node may have by it, or the graph is refused; where
         that is None, each tells its own, rounded up.
@@ -245,6 +246,7 @@ class InputRules:
     per_node: tuple[PartyId, ...] = ()
     per_edge: tuple[PartyId, ...] = ()
     joins_others: bool = False
+    joins_undirected: bool = False
     across: PartyId | None = None
     degree_rules: Mapping[PartyId, tuple[str, int | None]] = field(default_factory=dict)
 
@@ -259,6 +261,8 @@ class NoiseFacts:
         shared: the setting that has holders make noise together, and how many that collude it withstands.
         counts_votes: whether an edge is used for its ends' classes alone, counted with noise whose ε is pure.
         canaries: of each holder among what is counted so.
+        label_splits: the masks whose nodes' labels are perturbed; None: as ``perturbed_splits`` says.
+        others_label: the class that all nodes outside these masks perturb in place of a label; None: they perturb none.
     """
 
     feature_release: NodeRelease | None = None
@@ -266,6 +270,13 @@ class NoiseFacts:
     shared: tuple[str, int] | None = None
     counts_votes: bool = False
     canaries: int = 0
+    label_splits: tuple[str, ...] | None = None
+    others_label: int | None = None
+
+    @property
+    def learns_true_labels(self) -> bool:
+        """Whether holders learn from their own labels as they are, and perturb those that others are told."""
+        return self.label_splits is not None
 
 
 @dataclass(frozen=True)
@@ -481,7 +492,9 @@ def perturbing(job: JobSettings) -> tuple[PartyId, ...]:
 
 
 def perturbed_splits(job: JobSettings) -> tuple[str, ...]:
-    """Return the masks whose nodes' labels are perturbed: train and validation, and test if several holders score."""
+    """Return the masks whose labels are perturbed: the job's own; or train, val and, if several holders score, test."""
+    if (stated := job.noise.label_splits) is not None:
+        return stated
     return MASKS if len(job.duties.scoring) > 1 else MASKS[:2]
 
 

@@ -200,7 +200,7 @@ class Curve:
 
 def way_of(job: JobSettings) -> str:
     """How a job protects, in a word or two; empty where nothing of the kind was measured."""
-    if job.label_privacy is not None:
+    if job.label_privacy is not None and not job.noise.learns_true_labels:
         return paradigm_of(job).guarantee.way or "labels"
     if job.training_plan is not None:
         return paradigm_of(job).guarantee.trained_way(job)

@@ -125,7 +125,9 @@ def init_command(
     )
     samples = [sample(path, choices.encoding, choices.missing) for path in files]
     drafted = draft(guess(samples, choices), party, out.absolute().parent, choices)
-    text = drafted.text + _limits(accept or [], protect, epsilon, most_neighbours or _MOST_NEIGHBOURS)
+    is_union = _is_union([parse_party_text(drafted.text, str(out))])
+    limits = _limits(accept or [], protect, epsilon, most_neighbours or _MOST_NEIGHBOURS, joined=is_union)
+    text = drafted.text + limits
     parse_party_text(text, str(out))
     write_whole(out, text.encode())
     undecided = (
@@ -138,10 +140,12 @@ def init_command(
     echo(f"{out} is written; check all rows with: veilgraph data check {out}")
 
 
-def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float | None, most_neighbours: int) -> str:
+def _limits(
+    paradigms: Sequence[str], protect: Protected | None, epsilon: float | None, most_neighbours: int, *, joined: bool
+) -> str:
     """What a party file accepts of default jobs of some paradigms, and its limit for life; else nothing.
 
-    A name that a job's ε bounds need not be accepted.
+    A name that a job's ε bounds need not be accepted. ``joined``: edges may end at other holders' nodes.
     """
     drafted = {"holders": ["A", "B"], "label_holder": "A", "feature_scaling": "standard"}  # as ``init`` writes them
     # Of a sealed job scores too: what ``init`` writes where classes are two; of a union both ways to have edges across.
@@ -155,6 +159,11 @@ def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float 
         noised |= {"privacy": {"unit": "edge", "epsilon_total": epsilon}}
         jobs = [parse_job({"paradigm": "sealed", "data": drafted, **noised}, "--protect")]
         comments = ["# leakage: what a sealed job with noise on edges reveals beside them"]
+    if protect == "label" and joined and not jobs:  # likewise
+        of_symbols: dict[str, object] = {"label_privacy": {"epsilon": max(epsilon or _EPSILON, 1.0)}}
+        of_symbols |= {"paradigm": "averaging", "averaging": {"symbols": {}}, "data": {"holders": ["A", "B"]}}
+        jobs = [parse_job(of_symbols, "--protect")]
+        comments = ["# leakage: what a job of symbols reveals beside them"]
     limits: dict[str, object] = dict(accepting(*jobs).get("limits", {})) if jobs else {}
     if protect is not None:
         comments.append("# max_epsilon: of all that is ever released, over all jobs: docs/explanation/privacy.md")
@@ -192,8 +201,8 @@ def init_job_command(
         --out FILE: The job file to write.
         --label-holder NAME: Holder of the labels to predict. Default: the only party file that has a label.
         --paradigm NAME: vertical, sealed, union, horizontal, averaging. Default: union where all tables say whose nodes
-            ends of edges are, or one has edges alone; sealed with --protect edge, averaging with --protect node-edges;
-            else vertical.
+            ends of edges are, or one has edges alone; sealed with --protect edge, averaging with --protect node-edges,
+            and with --protect label where those tables are a union's; else vertical.
         --select-by FIGURE: Figure by which the best epoch is chosen: accuracy, auc, f1, loss. Default: of two classes
             auc, where the paradigm can.
         --protect: Add noise, so that --epsilon protects one edge, one label, or a node with its label and edges
@@ -214,15 +223,17 @@ def init_job_command(
     parties = {Path(each): read_party_settings(Path(each)) for each in files}
     if protect is None and epsilon is not None:
         raise ConfigError("--epsilon is for --protect: say what is to be protected, or leave it out")
-    usual = "union" if _is_union([*parties.values()]) else "sealed" if protect == "edge" else "vertical"
-    usual = "averaging" if protect == "node-edges" else usual
+    is_union = _is_union([*parties.values()])
+    usual = "union" if is_union else "sealed" if protect == "edge" else "vertical"
+    joined = is_union and all(party.has_nodes for party in parties.values())
+    usual = "averaging" if protect == "node-edges" or (protect == "label" and joined) else usual
     drafted = draft_job(
         out.name.split(".")[0] if name is None else name,
         paradigm or usual,
         parties or holders,
         label_holder,
         select_by,
-        None if protect is None else ProtectedJob(protect, _EPSILON if epsilon is None else epsilon),
+        None if protect is None else ProtectedJob(protect, _EPSILON if epsilon is None else epsilon, joined),
     )
     write_whole(out, drafted.text.encode())
     try:

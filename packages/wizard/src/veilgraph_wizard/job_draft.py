@@ -44,6 +44,7 @@ _CLEAR: Final = (
 )
 _APART: Final = "each brings its own party file: veilgraph net join KIT --party FILE"
 _NOISED: Final = "what leaves has noise, and a holder's ledger counts it: veilgraph budget; docs/explanation/privacy.md"
+_SYMBOLS: Final = "a label under randomised response, for each edge between two holders: docs/explanation/union.md"
 _SLOTS: Final = "decide: the most edges that any holder can have, both directions counted; all seem to have as many"
 _DEGREE: Final = "decide: the most edges that a node can have at all holders together; null: each tells its own"
 _ACROSS: Final = "it has no nodes, and the edges between those of different holders: docs/explanation/union.md"
@@ -52,10 +53,11 @@ _HERE: Final = "party files, found from the folder in which veilgraph is called"
 
 @dataclass(frozen=True)
 class ProtectedJob:
-    """What a job is to protect: ``unit`` is edge, label or node-edges."""
+    """What a job is to protect: ``unit`` is edge, label or node-edges; ``joined``: edges may end at others' nodes."""
 
     unit: str
     epsilon: float
+    joined: bool = False
 
     def settings(self, paradigm: str) -> dict[str, Any]:
         """The part of a job that does so.
@@ -75,7 +77,7 @@ class ProtectedJob:
                 key="--protect",
                 value=self.unit,
             )
-        return found.privacy.protecting(self.unit, self.epsilon)
+        return found.privacy.protecting(self.unit, self.epsilon, joined=self.joined)
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ def draft_job(
         "holders": _APART,
         "privacy": _NOISED,
         "label_privacy": _NOISED,
+        "symbols": _SYMBOLS,
         "edge_slots": _SLOTS,
         "max_degree": _DEGREE,
     }

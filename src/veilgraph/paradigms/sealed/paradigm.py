@@ -311,15 +311,15 @@ class _SealedSessions(AlignedSessions[SealedJob]):
 class _SealedPrivacy(Privacy[SealedJob]):
     protects: ClassVar[tuple[str, ...]] = ("edge", "training-record")
 
-    def protecting(self, unit: str, epsilon: float) -> dict[str, Any]:
+    def protecting(self, unit: str, epsilon: float, *, joined: bool = False) -> dict[str, Any]:
         if unit == "training-record":
             return {
-                **super().protecting(unit, epsilon),
+                **super().protecting(unit, epsilon, joined=joined),
                 "output": "margins",
                 "train": {"select_by": "last", "epochs": 1, "checkpoint_every": 1},
             }
         return {
-            **super().protecting(unit, epsilon),
+            **super().protecting(unit, epsilon, joined=joined),
             "model": {"edge_slots": 1 << 16, "max_degree": (1 << 13) - 1},
             "train": {"select_by": "last"},
         }
@@ -371,7 +371,9 @@ class _SealedGuarantee(Guarantee[SealedJob]):
             *([_MARGINS_SAY_MORE] if job.output == "classes" else []),
         ]
 
-    def expected_gain(self, job: SealedJob, nodes: int | None, training: int | None = None) -> list[str]:
+    def expected_gain(
+        self, job: SealedJob, nodes: int | None, sizes: Mapping[PartyId, PartySizes] | None = None
+    ) -> list[str]:
         if job.records is not None:
             return ["what such scores added on public data sets, docs/explanation/sealed.md says for several ε"]
         epsilon, slots = epsilon_of(job), job.model.edge_slots
@@ -379,7 +381,8 @@ class _SealedGuarantee(Guarantee[SealedJob]):
             return []
         if not nodes:
             return ["how much noise leaves of what votes add follows from the number of common nodes: give --nodes"]
-        trained = 1.0 if training is None else training / nodes  # a pair of training nodes is not counted
+        # A pair of training nodes is not counted.
+        trained = 1.0 if sizes is None else sizes[job.data.label_party].training / nodes
         votes = slots / 2 * (len(job.data.names) - 1) * (1 + trained) / nodes
         left, way_out = left_by_noise(votes, epsilon), ""
         if left < LEAST_LEFT:
