@@ -122,6 +122,7 @@ goldens: $(INSTALLED) ## small runs of every kind, to the bit: against tests/gol
 
 docs: $(INSTALLED) $(DOCS_INSTALLED) ## write again what is made of the code, and build the site into build/site, links checked
 	@$(BIN)/python -m docs.picture
+	@$(BIN)/python -m docs.badges
 	@$(BIN)/python -m docs.tables
 	@$(BIN)/python -m docs.settings
 	@$(BIN)/python -m docs.site stage
