@@ -87,9 +87,7 @@ def evaluation_section(found: RunData, told: LabelledPredictions | str, by: rank
     }
 
 
-def _ways(
-    found: RunData, titles: Sequence[str], references: Sequence[tuple[str, tuple[str, ...]]]
-) -> list[str]:
+def _ways(found: RunData, titles: Sequence[str], references: Sequence[tuple[str, tuple[str, ...]]]) -> list[str]:
     """What the label holder alone, and all data pooled, reach of the job's first figure on the same test nodes."""
     title, settings = found.settings.measures.main.title, found.settings
     ways = [f"{settings.data.label_party} alone", *([] if judge_of(settings, found.summary or {}) else ["pooled"])]
