@@ -32,6 +32,7 @@ from veilgraph.protocol.preset import Choice
 
 with deferred():
     from veilgraph.deploy import checking
+    from veilgraph.deploy.submit import check_names
     from veilgraph.privacy import aggregation
     from veilgraph.privacy.lifetime_ledger import Lifetime
     from veilgraph.protocol import acceptance, aligning, limits, party_settings
@@ -99,6 +100,8 @@ def check_command(
             if value is not None and needs is not None:
                 raise typer.BadParameter(f"is for {needs}; give both, or leave it out", param_hint=name)
     settings, choices = read_chosen(file, overrides)
+    if net is not None:
+        check_names(settings)
     found: dict[str, object] = {"job": file, "preset": {"name": settings.preset, "chose": choices}}
     for name, text in () if settings.record is None else settings.record.told():
         echo(f"{name}: {' '.join(text.split())}")

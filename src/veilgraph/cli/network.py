@@ -127,8 +127,8 @@ def provision_command(
         newest = authority / "roles.json"
         echo(f"{newest}: no secret; for everybody else, the server first: veilgraph cert install KIT roles.json")
     echo(
-        "next, at the server, and where somebody else deals there: veilgraph net join KIT; at every holder: veilgraph "
-        "net join KIT --party party.yaml"
+        "next, at the server, and at the dealer if it is another machine: veilgraph net join KIT; at every holder: "
+        "veilgraph net join KIT --party party.yaml"
     )
 
 
