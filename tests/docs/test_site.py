@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import veilgraph
+from docs import search
 from docs.pages import DOCS, all_pages, find_page
 from docs.search import FIRST, FIRST_OR_SECOND
 from docs.site import PAGES, faults, names, stage, staged_text
@@ -195,6 +196,32 @@ def test_questions_whose_page_is_found_first_stand_in_the_readme() -> None:
     assert {*FIRST.values(), *FIRST_OR_SECOND.values()} <= {"index.html"} | {
         f"{path.stem}.html" for path in all_pages()
     }
+
+
+def test_a_page_too_far_down_fails_the_search(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for before, question, is_fault in (
+        ((), "Is it worth it?", False),
+        (("CHANGELOG.html",), "Is it worth it?", True),
+        (("CHANGELOG.html",), "gpu", False),
+        (("CHANGELOG.html", "api.html"), "gpu", True),
+    ):
+        found = {each: [page] for each, page in (FIRST | FIRST_OR_SECOND).items()}
+        found[question] = [*before, *found[question]]
+        monkeypatch.setattr(search, "answers", lambda site, questions, found=found: found.items())
+        assert bool(search.main()) == is_fault, question
+        found[question] = []
+        assert search.main()
+        assert f"none  {question}" in capsys.readouterr().out
+
+
+def test_pages_that_name_everything_are_found_after_those_that_explain(staged: Path) -> None:
+    boosted = {
+        path.name for path in staged.glob("*.md") if path.read_text(encoding="utf-8").startswith("---\nsearch:\n")
+    }
+    assert {"CHANGELOG.md", "api.md", "claims.md"} <= boosted
+    assert not boosted & {Path(page).with_suffix(".md").name for page in (FIRST | FIRST_OR_SECOND).values()}
 
 
 @pytest.fixture(scope="module")
