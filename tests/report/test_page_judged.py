@@ -259,6 +259,18 @@ def test_the_head_has_what_others_reach_on_the_same_test_nodes(copy: Copy) -> No
     assert ("25.0 % A alone" in top, "pooled" in top) == (True, False)  # pooled is judged on all holders' nodes
 
 
+def test_the_head_has_the_jobs_first_figure_of_others_or_nothing(found: RunData, copy: Copy) -> None:
+    run = copy("plain")
+    judged_by_f1 = replace(selecting(found, "f1"), path=run)
+    for figures, lines in (
+        ({"test_accuracy": 0.25, "test_f1": 0.375}, ["0.375 A alone"]),
+        ({"test_accuracy": 0.25}, []),
+    ):
+        (run / COMPARED).write_text(json.dumps({"A alone": figures}))
+        told = evaluation_section(judged_by_f1, TOLD)
+        assert [line for line in told["beside"] if line.endswith(" alone")] == lines
+
+
 def test_what_calibration_did_is_told_on_test_nodes(found: RunData) -> None:
     own = TOLD.test.likely
     one = own[:, 1] / 4
