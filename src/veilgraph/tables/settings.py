@@ -466,7 +466,7 @@ class TableSettings(Settings):
     @classmethod
     def _check_party(cls, name: PartyId) -> PartyId:
         if name == SERVER:
-            raise ValueError(f"party={name!r} is the server's name; give the holder another")
+            raise ValueError("that is the server's name; give the holder another")
         return name
 
     @field_validator("edges")
