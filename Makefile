@@ -42,7 +42,7 @@ TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: docs docs-lint notebooks help demo demo-network install-locked lock sbom dist wheelhouse test suite nightly goldens lint format bench bench-spu bench-peers bench-scale bench-sealed bench-averaging spu reproduce clean
+.PHONY: docs docs-lint docs-search notebooks help demo demo-network install-locked lock sbom dist wheelhouse test suite nightly goldens lint format bench bench-spu bench-peers bench-scale bench-sealed bench-averaging spu reproduce clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -123,6 +123,7 @@ goldens: $(INSTALLED) ## small runs of every kind, to the bit: against tests/gol
 
 docs: $(INSTALLED) $(DOCS_INSTALLED) ## write again what is made of the code, and build the site into build/site, links checked
 	@$(BIN)/python -m docs.picture
+	@$(BIN)/python -m docs.badges
 	@$(BIN)/python -m docs.tables
 	@$(BIN)/python -m docs.settings
 	@$(BIN)/python -m docs.site stage
@@ -131,6 +132,9 @@ docs: $(INSTALLED) $(DOCS_INSTALLED) ## write again what is made of the code, an
 
 notebooks: $(INSTALLED) $(DOCS_INSTALLED) ## run the notebooks and store what their cells show; about a minute
 	@$(DOCS_VENV)/bin/python -m docs.notebooks
+
+docs-search: $(DOCS_INSTALLED) ## ask the built site's search what newcomers ask, in Chromium
+	@$(DOCS_VENV)/bin/python -m docs.search
 
 docs-lint: $(INSTALLED) ## the text of the documentation: length, readers, terms; make test checks it too
 	@$(BIN)/python -m docs.lint

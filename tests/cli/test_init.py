@@ -315,7 +315,7 @@ def test_what_is_to_be_protected_makes_a_private_job(
 def test_what_a_holder_refuses_is_told_with_what_settles_it(files: list[Path], tmp_path: Path) -> None:
     """``data init --accept`` is about default jobs: no limit on ε is written by it, nor names of a noised job."""
     sealed = init(*files, "--paradigm", "sealed", "--out", tmp_path / "sealed.yaml")
-    assert "refuses such a job (veilgraph data init --accept sealed): limits.leakage" in sealed
+    assert "refuses such a job (to accept it, draft the file again: veilgraph data init … --accept sealed" in sealed
     noised = init(*files, "--protect", "edge", "--out", tmp_path / "noised.yaml")
     assert "refuses such a job: edges.0.weight gives edges weights" in noised
     assert "--accept" not in noised

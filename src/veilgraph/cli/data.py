@@ -145,8 +145,8 @@ def show_party(file: Path, job: JobSettings | None = None) -> describe.PartyDesc
         )
     if (only := description.only_class) is not None:
         echo(
-            f"all training nodes are of class {only!r}, and where no other holder has labels a job refuses them: label "
-            "some of another class, or change nodes.split"
+            f"all training nodes are of class {only!r}. Jobs refuse that unless another holder has labels: label nodes "
+            "of another class, or change nodes.split"
         )
     echo(
         describe.columns_used(
@@ -217,7 +217,7 @@ def export_command(
         data["partition"] = {"overlap": _OVERLAP if overlap is None else overlap}
     if other := next((each for each in overrides or () if not each.startswith("data.")), None):
         raise typer.BadParameter(
-            f"{other!r} is not of a job's data, as data.payments.customers=2000", param_hint="--set"
+            f"{other!r} is no key of data; give one as in data.payments.customers=2000", param_hint="--set"
         )
     said = {"paradigm": paradigm, "preset": "paper", "data": data}
     settings = overridden(job_file.parse_job(said, source="export"), overrides).data

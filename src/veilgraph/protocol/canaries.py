@@ -55,7 +55,7 @@ class VoteCanaries(DrawnCanaries):
         """
         count, owners = job.noise.canaries, job.duties.publishing
         if not count:
-            raise ConfigError("privacy.canaries: the job has none; give how many")
+            raise ConfigError("privacy.canaries is 0 in this job; give their number")
         most = (nodes - 1) // (2 * len(owners))
         if count > most:
             raise ConfigError(
@@ -142,7 +142,9 @@ def _training_nodes(graph: PartyGraph) -> Tensor:
     """Return the common training nodes that have a label, int64 [n]; ``DataError`` where nothing is labelled."""
     common = graph.common_part()
     if common.labels is None or common.train_mask is None:
-        raise DataError("label_privacy.canaries: they are training nodes, and there are none; give a label holder's")
+        raise DataError(
+            "label_privacy.canaries replace labels of training nodes, and this graph has none; give the label holder's"
+        )
     return (common.train_mask & (common.labels >= 0)).nonzero().squeeze(1)
 
 

@@ -350,14 +350,14 @@ class JobSettings(Settings):
         """Hold a job to the rules between settings that are the same in every paradigm."""
         if self.train.select_by not in self.measures.selectable:
             raise ValueError(
-                f"train.select_by={self.train.select_by!r} is nothing that this job is judged by; choose one of "
+                f"train.select_by={self.train.select_by!r} is no figure of this job; choose one of "
                 f"{', '.join(self.measures.selectable)}"
             )
         is_kept = self.label_privacy is not None or self.noise.feature_release is not None
         if self.snapshot is not None and not is_kept:
             raise ValueError(
-                f"snapshot={self.snapshot!r}: this job makes no release that later jobs send again; leave it out, or "
-                "see label_privacy and node-dp"
+                f"snapshot={self.snapshot!r}: this job releases nothing that later jobs reuse; leave it out, or choose "
+                "label_privacy or paradigm node-dp"
             )
         if self.label_privacy is not None and self.train.class_weights != "none":
             raise ValueError(

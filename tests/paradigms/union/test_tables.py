@@ -207,8 +207,9 @@ def test_a_party_file_without_nodes_says_whose_nodes_its_edges_join(less: str, t
     edges = [{key: value for key, value in EDGES.items() if key != less}]
     said = {"party": NET, **({} if less == "edges" else {"edges": edges})}
     (tmp_path / "party.yaml").write_text(yaml.safe_dump(said))
-    with refused(ConfigError, key="nodes"):
+    with refused(ConfigError, key="nodes") as raised:
         Organisation.read(tmp_path / "party.yaml", NET)
+    assert "party.yaml: nodes=null" in str(raised.value), "a rule between settings of a party file names no job"
 
 
 @pytest.mark.parametrize("party", ["A", NET])

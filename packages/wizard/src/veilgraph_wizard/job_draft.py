@@ -235,7 +235,8 @@ def _refused(job: JobSettings, here: Mapping[Path, PartySettings]) -> list[str]:
         for path, holder in holders.items()
     }
     refused = [(path, said) for path, said in found.items() if said]
-    by_paradigm = f" (veilgraph data init --accept {job.paradigm})"  # settles names of default jobs alone
+    # It settles the names of default jobs alone.
+    by_paradigm = f" (to accept it, draft the file again: veilgraph data init … --accept {job.paradigm} --replace)"
     hints = ["" if adds_noise(job) or "limits.leakage" not in said else by_paradigm for _, said in refused]
     return [f"{path} refuses such a job{hint}: {said}" for (path, said), hint in zip(refused, hints, strict=True)]
 
