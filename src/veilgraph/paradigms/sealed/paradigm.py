@@ -33,6 +33,7 @@ from veilgraph.paradigms.sealed.inputs import (
     stated_neighbours,
     trials_of,
 )
+from veilgraph.paradigms.sealed.label_holder import SealedLabelHolder
 from veilgraph.paradigms.sealed.networks.propagation import is_dense
 from veilgraph.paradigms.sealed.plan import (
     BOOSTING,
@@ -52,7 +53,7 @@ from veilgraph.paradigms.sealed.plan import (
 )
 from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
 from veilgraph.paradigms.sealed.records.program import program_of
-from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder
+from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder
 from veilgraph.paradigms.sealed.rows import ROWS
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, SealedJob, sealed
 from veilgraph.paradigms.sealed.twin import check_ranges, train_plain

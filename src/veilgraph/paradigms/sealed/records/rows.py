@@ -22,8 +22,8 @@ has φ(0) = 0. So G_i moves by x_v·x_vᵀ, whose entries have the length |x_v|�
 
 Rows and residuals are rounded towards zero, to a grid on which all sums are multiples of the noise's own step. So low
 bits of a noisy sum say nothing (``privacy.noise``), and shortened rows stay short. Rounding adds at most 5·10^-10 to ε
-for each noisy number, 2·10^-5 for 256 columns and two classes; no ledger counts that. The holder draws the noise itself:
-the dealer does not know it.
+for each noisy number, 2·10^-5 for 256 columns and two classes; no ledger counts that. The holder draws the noise
+itself: the dealer does not know it.
 """
 
 from __future__ import annotations
