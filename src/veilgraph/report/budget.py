@@ -38,6 +38,7 @@ _UNITS: Final = MappingProxyType(
         "edge": "one edge: everything that a holder records between one pair of nodes",
         "node-edges": "one node's features and all its edges at one holder",
         "training-record": "one training node's columns at one holder",
+        "node": "one node's columns at one holder",
     }
 )
 _NOT: Final = MappingProxyType(
@@ -45,6 +46,7 @@ _NOT: Final = MappingProxyType(
         "edge": "It is not about a node's features, nor about labels.",
         "node-edges": "It is not about labels, nor about which nodes there are.",
         "training-record": "It is not about nodes that are not trained on, nor about labels or edges.",
+        "node": "It is not about labels or edges.",
     }
 )
 _OF_EDGES: Final = (
@@ -130,7 +132,7 @@ class NoisyEdges(Protection[PrivacySettings]):
             *self._delta_notes(),
             *guarantee.privacy_notes(job),
             *guarantee.expected_gain(job, self.nodes),
-            *([] if self.settings.unit == "training-record" else [_OF_EDGES]),
+            *([_OF_EDGES] if "edge" in self.settings.unit else []),
         ]
 
     @property

@@ -16,7 +16,7 @@ from veilgraph.mpc.sealed.machine import CountingMachine
 from veilgraph.paradigms.sealed.networks.propagation import is_dense
 from veilgraph.paradigms.sealed.plan import Context, is_apart
 from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
-from veilgraph.paradigms.sealed.records.program import program_of
+from veilgraph.paradigms.sealed.programs import program_of
 from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, Stage
 
 _ITEM = 8

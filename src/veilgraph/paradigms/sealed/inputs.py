@@ -34,6 +34,7 @@ from veilgraph.paradigms.sealed.plan import (
     Sizes,
     Trial,
     epsilon_of,
+    flips_of,
     hops_of,
     record_noise_of,
 )
@@ -116,6 +117,7 @@ def plan_of(job: SealedJob, sizes: Sizes | None = None) -> Plan:
         release=job.release == "holders",
         votes=epsilon_of(job),
         records=record_noise_of(job, None if sizes is None else sizes.nodes),
+        flips=flips_of(job, None if sizes is None else sizes.nodes),
     )
 
 
@@ -196,6 +198,18 @@ def own_data(job: SealedJob, graph: PartyGraph, *, refuses: bool = False) -> Own
     else:
         _check_edges(job, common, weights)
     return OwnData(columns_of(plan, graph), edges, weights)
+
+
+def check_classes_of_bits(job: SealedJob, party: PartyId, classes: int) -> None:
+    """Raise ``DataError`` where the job opens one bit a node, and labels are of more than two classes."""
+    if job.bits is not None and classes > 2:
+        raise DataError(
+            f"party {party!r}: its labels are of {classes} classes, and privacy.unit=node opens one bit a node, which "
+            "is of two; set privacy.unit to training-record, or merge classes",
+            key="privacy.unit",
+            value="node",
+            party=party,
+        )
 
 
 def examples_of(job: SealedJob, graph: PartyGraph) -> Examples | None:

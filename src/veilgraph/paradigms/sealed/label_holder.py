@@ -18,7 +18,14 @@ from veilgraph.mpc.sealed.hops import shuffled
 from veilgraph.nn.calibration import Calibration
 from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.evidence import LabelKnowledge, with_votes
-from veilgraph.paradigms.sealed.inputs import examples_of, most_right, plan_of, with_labels, with_scores
+from veilgraph.paradigms.sealed.inputs import (
+    check_classes_of_bits,
+    examples_of,
+    most_right,
+    plan_of,
+    with_labels,
+    with_scores,
+)
 from veilgraph.paradigms.sealed.plan import BOOSTING, OwnData, Sizes, epsilon_of
 from veilgraph.paradigms.sealed.program import certain_logits, logits_of
 from veilgraph.paradigms.sealed.records.home import Home, with_residuals
@@ -53,6 +60,7 @@ class SealedLabelHolder(SealedHolder, Judge):
         super().__init__(session, graph)
         self._examples: Examples | None = None
         self._objective = Objective(self.labelled().common_part(), session.settings.train, torch.float64)
+        check_classes_of_bits(self._job, graph.party, self._objective.classes)
         if self._job.outcome.predicts_named:
             self.predicted = torch.empty(0, dtype=torch.int64) if session.asked is None else session.asked
             self.logits = torch.empty((0, self._objective.classes), dtype=torch.float64)
@@ -149,7 +157,8 @@ class SealedLabelHolder(SealedHolder, Judge):
         assert found is not None
         if self._job.records is not None:
             opinions = self._home.opinions() if self._opinions is None else self._opinions
-            self.logits = self._home.with_scores(opinions, found, self._objective.weights)
+            add = self._home.with_scores if self._job.bits is None else self._home.with_bits
+            self.logits = add(opinions, found, self._objective.weights)
             return
         self.logits = self._opened_logits(found)
         said = [self.logits]

@@ -117,7 +117,8 @@ class _SealedSessions(AlignedSessions[SealedJob]):
         if party == job.data.label_party:
             # None of them where nothing is trained: the role holds a training to at least one.
             judged = (0, MOST_JUDGED) if job.passes.evaluates else (0, 0)
-            fields |= {"classes": (2, MOST_CLASSES), "training": (0, MAX_NODES), "validation": judged}
+            classes = 2 if job.bits is not None else MOST_CLASSES
+            fields |= {"classes": (2, classes), "training": (0, MAX_NODES), "validation": judged}
             fields["asked"] = (0, 0 if job.online else job.named_nodes or 0)
         return fields
 
@@ -144,10 +145,10 @@ class _SealedSessions(AlignedSessions[SealedJob]):
 
 
 class _SealedPrivacy(Privacy[SealedJob]):
-    protects: ClassVar[tuple[str, ...]] = ("edge", "training-record")
+    protects: ClassVar[tuple[str, ...]] = ("edge", "training-record", "node")
 
     def protecting(self, unit: str, epsilon: float) -> dict[str, Any]:
-        if unit == "training-record":
+        if unit in ("training-record", "node"):
             return {
                 **super().protecting(unit, epsilon),
                 "output": "margins",
@@ -186,10 +187,16 @@ class _SealedGuarantee(Guarantee[SealedJob]):
 
     def noise_source(self, job: SealedJob) -> str:
         if job.records is not None:
-            return "each holder's ε is about its own columns of training nodes, and it draws its own noise"
+            of = "of training nodes" if job.bits is None else "of one node"
+            return f"each holder's ε is about its own columns {of}, and it draws its own noise"
         return "each holder's ε is about its own edges; the noise is the dealer's, and one for all holders together"
 
     def privacy_notes(self, job: SealedJob) -> list[str]:
+        if job.bits is not None:
+            return [
+                "a node costs ε once a job: by the sum over training nodes, or by a bit that is turned over at random",
+                "all predictions of a run open the same bits, and cost nothing more; another job pays for its own",
+            ]
         if job.records is not None:
             return [
                 "columns of nodes that are not trained on have no noise: ε does not bound what scores tell of them",
@@ -208,7 +215,8 @@ class _SealedGuarantee(Guarantee[SealedJob]):
 
     def expected_gain(self, job: SealedJob, nodes: int | None, training: int | None = None) -> list[str]:
         if job.records is not None:
-            return ["what such scores added on public data sets, docs/explanation/sealed.md says for several ε"]
+            told = "scores" if job.bits is None else "bits"
+            return [f"what such {told} added on public data sets, docs/explanation/sealed.md says for several ε"]
         epsilon, slots = epsilon_of(job), job.model.edge_slots
         if epsilon is None or slots is None:
             return []
@@ -225,6 +233,11 @@ class _SealedGuarantee(Guarantee[SealedJob]):
         return [f"{found} ({round(votes, 1):g} votes a node by model.edge_slots; docs/explanation/sealed.md){way_out}"]
 
     def privacy_limits(self, job: SealedJob) -> list[str]:
+        if job.bits is not None:
+            return [
+                "Whoever deals knows all masks: with it, a holder that works together with the dealer has no bound.",
+                f"{job.data.label_party} shortens residuals to a length of 1 by itself, and nobody else checks it.",
+            ]
         if job.records is not None:
             return [
                 f"{job.data.label_party} learns scores that depend on columns of nodes that are not trained on, which "

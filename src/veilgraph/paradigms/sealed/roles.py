@@ -30,7 +30,7 @@ from veilgraph.paradigms.sealed.inputs import (
 from veilgraph.paradigms.sealed.named_nodes import NamedNodes, check_learning
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
 from veilgraph.paradigms.sealed.program import OUTSIDE, Program, SealedProgram
-from veilgraph.paradigms.sealed.records.program import program_of
+from veilgraph.paradigms.sealed.programs import program_of
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
 from veilgraph.protocol.bounds import agree_and_check_bounds

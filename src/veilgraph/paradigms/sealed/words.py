@@ -33,12 +33,20 @@ _BLOCKS: Final = {
 
 def _record_words(job: SealedJob) -> str:
     others, learner = listed([name for name in job.data.names if name != job.data.label_party]), job.data.label_party
-    return (
+    made = (
         f"{learner} fits a model of its own at home. Of the columns of {others} one sum over its training nodes is "
         "made, to which each adds noise of its own: weights that nobody sees. "
-        f"{learner} learns what these make of every node that it does not train on, and adds it to its own model: ε "
-        f"bounds what that tells of one training node's columns at one of {others}. Columns of nodes that are not "
-        f"trained on have no noise. Edges of {others} are not used."
+    )
+    if job.bits is not None:
+        return (
+            f"{made}Of every other node {learner} learns one bit from each of {others}: which of the two classes these "
+            "weights take its columns for. Each of them turns its bits over at random, by coins that nobody else "
+            f"knows: ε bounds what {learner} learns of one node's columns. Edges of {others} are not used."
+        )
+    return (
+        f"{made}{learner} learns what these make of every node that it does not train on, and adds it to its own "
+        "model: ε bounds what that tells of one training node's columns at one of "
+        f"{others}. Columns of nodes that are not trained on have no noise. Edges of {others} are not used."
     )
 
 
@@ -124,9 +132,10 @@ class SealedJobWords(SealedWords[SealedJob]):
 
     def verdict(self, job: SealedJob, what: str, nodes: str) -> str:
         if job.records is not None:
+            beside = "noisy bits" if job.bits is not None else "weights"
             return (
-                f"{job.data.label_party} predicts {what}, for {nodes}, by a model of its own and by weights of the "
-                "others' columns that nobody sees."
+                f"{job.data.label_party} predicts {what}, for {nodes}, by a model of its own and by {beside} of the "
+                f"others' columns{' that nobody sees' * (job.bits is None)}."
             )
         return (
             f"{listed(job.data.names)} trained one model together that predicts {what}, for {nodes}; only "

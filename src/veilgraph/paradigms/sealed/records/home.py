@@ -44,10 +44,9 @@ class Home:
         labels, val = self._labels, self._mask("val")
         if len(np.unique(labels[val])) < 2:
             raise DataError(
-                f"party {self.graph.party!r}: privacy.unit=training-record weighs scores by common validation nodes, "
-                "and these are of fewer than two classes; mark more",
+                f"party {self.graph.party!r}: privacy weighs what is told of others' columns by common validation "
+                "nodes, and these are of fewer than two classes; mark more",
                 key="privacy.unit",
-                value="training-record",
                 party=self.graph.party,
             )
 
@@ -74,6 +73,23 @@ class Home:
         told = told if told.shape[1] > 1 else np.concatenate([-told / 2, told / 2], 1)
         told = told / (np.sqrt((told[self._mask("val")] ** 2).mean()) + 1e-300)
         logits = torch.from_numpy(log_softmax(self._sum([opinions.numpy(), told]), axis=1))
+        return fit_stacking(logits, self.graph, by_class).logits(logits, self.graph)
+
+    def with_bits(self, opinions: Tensor, bits: Tensor, by_class: Tensor | None) -> Tensor:
+        """Add log-likelihood ratios of bits [N, holders], 0 or 1, and own edges to the opinions [N, 2]: logits [N, 2].
+
+        Ratios are fitted on validation nodes, and left out where these, across folds, are told better without.
+        """
+        said, val = [opinions.numpy()], self._mask("val")
+        told = np.where(self._mask("train")[:, None], 0.0, bits.numpy() - 0.5)
+        with_bits = [*said, *(np.stack([-column, column], 1) for column in told.T)]
+        judged, shift = Regression(self._labels[val], np.ones(self.classes)), np.ones((len(told), 1))
+        folds = np.arange(int(val.sum())) % FOLDS
+        likely = []
+        for each in (said, with_bits):
+            inputs = RegressionInputs(each, shift).of(val)
+            likely.append(float(judged.likely(inputs.sums_by(judged.across_folds(inputs, folds), folds)).sum()))
+        logits = torch.from_numpy(log_softmax(self._sum(with_bits if likely[1] > likely[0] else said), axis=1))
         return fit_stacking(logits, self.graph, by_class).logits(logits, self.graph)
 
     def _sum(self, said: list[Floats]) -> Floats:

@@ -40,8 +40,8 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.paradigms.sealed.plan import MOST_WHITENED
 from veilgraph.privacy.mechanism import clip_to_grid
 from veilgraph.privacy.noise import fine_gaussian, granularity
+from veilgraph.privacy.plan import RecordPlan
 
-_SHARE: Final = 0.2  # s: what second moments cost of 1/σ²
 _OF_RESIDUALS: Final = 0.4  # of the bits of a product, those of residuals
 _STEP_OF_NO_NOISE: Final = 2.0**-20
 _FAR: Final = 40.0  # deviations
@@ -49,10 +49,16 @@ _FAR: Final = 40.0  # deviations
 
 @dataclass(frozen=True)
 class RecordNoise:
-    """Noise and roundings of a holder with ``columns`` columns; ``multiplier``: σ, 0 for no noise."""
+    """Noise and roundings of a holder with ``columns`` columns.
+
+    Attributes:
+        multiplier: σ; 0: no noise.
+        share: s, what second moments cost of 1/σ².
+    """
 
     multiplier: float
     columns: int
+    share: float = RecordPlan.share
 
     @property
     def whitens(self) -> bool:
@@ -62,12 +68,12 @@ class RecordNoise:
     @property
     def of_moments(self) -> float:
         """Deviation of the noise on entries of G."""
-        return self.multiplier / math.sqrt(_SHARE)
+        return self.multiplier / math.sqrt(self.share)
 
     @property
     def of_sums(self) -> float:
         """Deviation of the noise on entries of W."""
-        return self.multiplier / math.sqrt(1 - _SHARE) if self.whitens else self.multiplier
+        return self.multiplier / math.sqrt(1 - self.share) if self.whitens else self.multiplier
 
     @property
     def bits(self) -> int:
@@ -82,8 +88,8 @@ def _bits_of(deviation: float) -> int:
 
 
 def residual_bits(multiplier: float) -> int:
-    """Fractional bits of residuals, the same for all holders."""
-    return int(_OF_RESIDUALS * min(_bits_of(multiplier), _bits_of(multiplier / math.sqrt(1 - _SHARE))))
+    """Fractional bits of residuals, the same for all holders: of the largest noise that any of them adds."""
+    return int(_OF_RESIDUALS * min(_bits_of(multiplier), _bits_of(multiplier / math.sqrt(1 - RecordPlan.share))))
 
 
 def row_bits(noise: RecordNoise) -> int:
