@@ -119,7 +119,7 @@ def total(counts: Mapping[Event, int], delta: float) -> float:
         alone = not mus and not numeric
         share = delta if alone else delta / 2  # δ adds up, so what others have is theirs alone
         number = sum(count for _, count in shared)
-        pure += math.fsum(event.epsilon_at(share / number) * count for event, count in shared)
+        pure += math.fsum(epsilon_at(event, share / number) * count for event, count in shared)
         if alone:
             return pure
         delta -= share
@@ -127,6 +127,11 @@ def total(counts: Mapping[Event, int], delta: float) -> float:
     if numeric:
         added = min(added, _composed(mu, tuple(numeric), delta))
     return added + pure
+
+
+def epsilon_at(event: Event, delta: float) -> float:
+    """ε at ``delta`` of one release of an event that needs a share of δ: the largest of its alternatives."""
+    return max(gaussian_epsilon(mu, delta) + pure for mu, pure in event.alternatives)
 
 
 def per_step(event: Event, delta: float) -> float:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, get_args
 
@@ -39,7 +39,7 @@ class Event(ABC):
     """A frozen dataclass of plain values, with a unit and a neighbouring relation among its fields or properties.
 
     It composes in one of four ways: as Gaussian noise, by ``mu``; numerically (``is_numeric``), by ``losses`` or
-    ``distribution``; by its ε at a share of δ (``needs_share``, ``epsilon_at``); or, where it has none of these, its
+    ``distribution``; by its ε at a share of δ (``needs_share``, ``alternatives``); or, where it has none of these, its
     pure ``epsilon`` is added to that of all others.
 
     Attributes:
@@ -78,9 +78,10 @@ class Event(ABC):
         """Pure ε of one release (δ = 0); infinite where there is none."""
         return math.inf
 
-    def epsilon_at(self, delta: float) -> float:
-        """ε of one release at δ, by which it is (ε, δ)-private."""
-        return self.epsilon
+    @property
+    def alternatives(self) -> Sequence[tuple[float, float]]:
+        """Pairs of μ and pure ε, of which one release tells no more than a Gaussian and a pure one of any."""
+        return ()
 
     def mu(self, releases: int) -> float:
         """Sensitivity over standard deviation of so many releases together; 0 if the noise is not Gaussian."""
@@ -232,15 +233,11 @@ class EitherEvent(Event):
         for name in ("noise_multiplier", "flip_epsilon", "beside_multiplier"):
             check_positive(name, getattr(self, name))
 
+    @property
     @override
-    def epsilon_at(self, delta: float) -> float:
-        from veilgraph.privacy.accountant import gaussian_epsilon  # noqa: PLC0415 - which is made of events
-
+    def alternatives(self) -> Sequence[tuple[float, float]]:
         farthest = sensitivity_in_clips(self.neighbours)
-        of_sum, beside = (
-            gaussian_epsilon(farthest / noise, delta) for noise in (self.noise_multiplier, self.beside_multiplier)
-        )
-        return max(of_sum, self.flip_epsilon + beside)
+        return (farthest / self.noise_multiplier, 0.0), (farthest / self.beside_multiplier, self.flip_epsilon)
 
 
 # code of an event that another version of veilgraph, or a package that is not here, wrote

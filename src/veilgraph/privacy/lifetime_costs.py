@@ -114,7 +114,8 @@ def price(event: Event, count: int, delta: float) -> Price:
     if mu:
         return Price(mu * mu * count, 0.0)
     if event.needs_share:
-        return Price(0.0, event.epsilon_at(_WHOLE_SHARE * delta), _WHOLE_SHARE * delta).times(count)
+        share = _WHOLE_SHARE * delta
+        return Price(0.0, accountant.epsilon_at(event, share), share).times(count)
     if math.isfinite(event.epsilon) or not event.is_numeric:
         return Price(0.0, event.epsilon * count)
     return _sampled_price(event, count, delta)

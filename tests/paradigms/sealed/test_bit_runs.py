@@ -28,6 +28,7 @@ from veilgraph.paradigms.sealed.plan import release_plan
 from veilgraph.paradigms.sealed.records.bits import BITS, BitProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import twin_context
+from veilgraph.privacy.accountant import epsilon_at
 from veilgraph.privacy.event import EitherEvent
 from veilgraph.privacy.publisher import CountPublisher
 from veilgraph.protocol.job_file import read_job
@@ -220,6 +221,6 @@ def test_a_lifetime_ledger_counts_every_job_for_every_node_whether_trained_on_or
     plan = release_plan(job, "B", 40)
     assert plan is not None
     assert isinstance(plan.event, EitherEvent)
-    assert totals == pytest.approx([plan.event.epsilon_at(1e-5), 2 * plan.event.epsilon_at(1e-5)], rel=1e-6)
+    assert totals == pytest.approx([epsilon_at(plan.event, 1e-5), 2 * epsilon_at(plan.event, 1e-5)], rel=1e-6)
     with refused(ConfigError, party="B", code="refused"):
         train(job, tmp_path / "three")

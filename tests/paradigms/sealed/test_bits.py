@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from tests.paradigms.sealed.programs import TWIN, small_graphs
 from tests.paradigms.sealed.records import noise_of, of_all, record_job, scored, two_classes, with_rows
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.secrets import system_secrets
+from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
@@ -46,7 +47,7 @@ def bit_job(holders: int = 2, *changes: Settings, **privacy: object) -> SealedJo
     return record_job(holders, *changes, **{"unit": "node", **privacy})
 
 
-def bit_context(epsilon_total: float = 4.0, holders: int = 2, **sizes: int) -> Context:
+def bit_context(epsilon_total: float = 4.0, holders: int = 2, **sizes: Any) -> Context:
     """The twin's, where A's own model knows nothing, so that residuals are labels less a half."""
     graphs = two_classes(small_graphs(holders, **sizes))
     context, _ = twin_context(bit_job(holders, epsilon_total=epsilon_total), graphs)
@@ -126,18 +127,17 @@ def test_only_the_holder_of_the_columns_draws_and_nothing_shows_a_bit_without_it
     for party in ("B", "C", SERVER):
         shares = [each for each in links[party].transcript() if each.tag.kind is Kind.MASK_SHARE]
         assert {(each.sender, each.receiver) for each in shares} <= {(party, "A")}, "of their own, and of no other's"
-    drawn: list[str] = []
-
-    def source(party: str) -> object:
-        drawn.append(party)
-        return system_secrets
-
+    drawn = list[tuple[str, str]]()
     context, data = twin_context(bit_job(3), graphs)
 
     def one(machine: Machine) -> object:
+        def source(party: str) -> SecretSource:
+            drawn.append((party, machine.party))
+            return system_secrets
+
         own = {name: part for name, part in data.items() if name == machine.party}
         if machine.party != TWIN:
-            scored(BitProgram(machine, replace(context, data=own), lambda party: source((party, machine.party))))  # type: ignore[arg-type,return-value]
+            scored(BitProgram(machine, replace(context, data=own), source))
         return None
 
     run_parties(one, 3)
@@ -202,21 +202,25 @@ def test_either_way_a_record_costs_what_the_ledger_says(told: float) -> None:
 
 def test_shares_of_delta_add_up_and_leave_the_rest_to_others() -> None:
     event, other = EitherEvent(1.5, 2.0, 15.0), GaussianEvent(2.0)
-    assert accountant.total({event: 1}, 1e-5) == event.epsilon_at(1e-5)
-    assert accountant.total({event: 4}, 1e-5) == pytest.approx(4 * event.epsilon_at(2.5e-6))
+    assert accountant.total({event: 1}, 1e-5) == accountant.epsilon_at(event, 1e-5)
+    assert accountant.total({event: 4}, 1e-5) == pytest.approx(4 * accountant.epsilon_at(event, 2.5e-6))
     both = accountant.total({event: 1, other: 3, LocalEvent(0.5): 0}, 1e-5)
-    assert both == pytest.approx(event.epsilon_at(5e-6) + accountant.gaussian_epsilon(math.sqrt(3) / 2, 5e-6))
-    assert event.epsilon_at(1e-5) == pytest.approx(
+    assert both == pytest.approx(
+        accountant.epsilon_at(event, 5e-6) + accountant.gaussian_epsilon(math.sqrt(3) / 2, 5e-6)
+    )
+    assert accountant.epsilon_at(event, 1e-5) == pytest.approx(
         max(accountant.gaussian_epsilon(1 / 1.5, 1e-5), 2.0 + accountant.gaussian_epsilon(1 / 15, 1e-5))
     )
     jobs = [price(event, 1, 1e-4).times(number) for number in (1, 9, 10)]
     assert [epsilon(each, 1e-4) for each in jobs] == [
-        pytest.approx(event.epsilon_at(1e-5)),
-        pytest.approx(9 * event.epsilon_at(1e-5)),
+        pytest.approx(accountant.epsilon_at(event, 1e-5)),
+        pytest.approx(9 * accountant.epsilon_at(event, 1e-5)),
         math.inf,
     ]
     mixed = price(event, 2, 1e-4).plus(price(other, 1, 1e-4))
-    assert epsilon(mixed, 1e-4) == pytest.approx(2 * event.epsilon_at(1e-5) + accountant.gaussian_epsilon(0.5, 8e-5))
+    assert epsilon(mixed, 1e-4) == pytest.approx(
+        2 * accountant.epsilon_at(event, 1e-5) + accountant.gaussian_epsilon(0.5, 8e-5)
+    )
     assert NOTHING.failure == 0
 
 
@@ -324,6 +328,10 @@ def test_online_answers_and_three_classes_are_refused() -> None:
     for more, key in (({}, "online"), ({"named_nodes": 3}, "named_nodes")):
         with refused(ConfigError, key=key):
             parse_job(content | {"online": True} | more)
+    for unit in ("node", "training-record"):
+        noised = {"unit": unit, "epsilon_total": 1, "degree_bound": 3}
+        with refused(ConfigError, key="privacy.unit"):  # node-dp has other noise, which protects neither
+            parse_job({"paradigm": "node-dp", "data": told, "privacy": noised})
     with refused(DataError, key="privacy.unit", value="node", party="A"):
         record_twin(bit_job(), small_graphs())
 
@@ -382,11 +390,11 @@ def test_a_game_over_messages_of_whole_jobs_proves_no_more_than_epsilon() -> Non
     for record in (1.0, 0.0):
         context, source, found = game_context(2.0, record, predicted=True), fixed_secrets("messages", record), 0
 
-        def one(machine: Machine, context: Context = context, source: object = source) -> object:
+        def one(machine: Machine, context: Context = context, source: SecretSource = source) -> object:
             own = {name: each for name, each in context.data.items() if name == machine.party}
             if machine.party == TWIN:
                 return None
-            return scored(BitProgram(machine, replace(context, data=own), lambda _: source))[1]  # type: ignore[arg-type,return-value]
+            return scored(BitProgram(machine, replace(context, data=own), lambda _: source))[1]
 
         for _ in range(rounds):
             found += int(run_parties(one, 2)["A"][59, 0])  # type: ignore[index]
