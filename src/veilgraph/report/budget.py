@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from veilgraph.core.text import listed
 from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.settings import PrivacySettings, fitting_delta
+from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
 from veilgraph.protocol.paradigm import paradigm_of
@@ -146,10 +146,10 @@ class NoisyEdges(Protection[PrivacySettings]):
         if self.settings.stated_delta is None:
             rule = (
                 "privacy.delta is left out and follows from N, the number of common nodes: the largest power of ten "
-                f"that is at most 1/(10·N), and at most {fitting_delta():g}"
+                f"that is at most 1/(10·N), and at most {self.settings.delta_of(None):g}"
             )
             if self.nodes is None:
-                rule += ", which is taken here; with N above 1,000 it is less, and noise more: --nodes N shows it"
+                rule += ", which is taken here; with more nodes it may be less, and noise more: --nodes N shows it"
             return [rule]
         if self.nodes is None:
             return [doubt] if (doubt := delta_in_doubt(self.job)) else []

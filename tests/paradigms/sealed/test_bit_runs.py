@@ -221,6 +221,7 @@ def test_a_lifetime_ledger_counts_every_job_for_every_node_whether_trained_on_or
     plan = release_plan(job, "B", 40)
     assert plan is not None
     assert isinstance(plan.event, EitherEvent)
+    assert totals[0] <= 4.0, "what the job says, for its δ is a tenth of max_delta"
     assert totals == pytest.approx([epsilon_at(plan.event, 1e-5), 2 * epsilon_at(plan.event, 1e-5)], rel=1e-6)
     with refused(ConfigError, party="B", code="refused"):
         train(job, tmp_path / "three")

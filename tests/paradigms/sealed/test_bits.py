@@ -262,13 +262,13 @@ def test_bits_of_one_job_and_of_two_prove_more_than_half_of_epsilon_and_no_more_
     """Of a predicted record; A says that it is there where all bits are 1."""
     for jobs in (1, 2):
         there, absent = (told_bits(2.0, record, predicted=True, jobs=jobs).min(1).values for record in (1.0, 0.0))
-        found = epsilon_lower_bound(int(there.sum()), int(absent.sum()), DRAWS, jobs * 1e-4, 0.999)
+        found = epsilon_lower_bound(int(there.sum()), int(absent.sum()), DRAWS, jobs * 1e-5, 0.999)
         assert 0.5 * jobs * 2.0 < found <= jobs * 2.0
 
 
 def test_a_bit_of_another_node_proves_no_more_of_a_training_record_than_epsilon() -> None:
     there, absent = (told_bits(2.0, record, predicted=False).sum() for record in (1.0, 0.0))
-    assert epsilon_lower_bound(int(there), int(absent), DRAWS, 1e-4, 0.999) <= 2.0
+    assert epsilon_lower_bound(int(there), int(absent), DRAWS, 1e-5, 0.999) <= 2.0
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -399,4 +399,4 @@ def test_a_game_over_messages_of_whole_jobs_proves_no_more_than_epsilon() -> Non
         for _ in range(rounds):
             found += int(run_parties(one, 2)["A"][59, 0])  # type: ignore[index]
         hits[record] = found
-    assert 1.0 < epsilon_lower_bound(hits[1.0], hits[0.0], rounds, 1e-4, 0.99) <= 2.0
+    assert 1.0 < epsilon_lower_bound(hits[1.0], hits[0.0], rounds, 1e-5, 0.99) <= 2.0

@@ -52,7 +52,7 @@ _HERE: Final = "party files, found from the folder in which veilgraph is called"
 
 @dataclass(frozen=True)
 class ProtectedJob:
-    """What a job is to protect: ``unit`` is edge, label or node-edges."""
+    """What a job is to protect: ``unit`` is edge, label, node-edges, training-record or node."""
 
     unit: str
     epsilon: float

@@ -23,6 +23,7 @@ USUAL_DEGREE: Final = 1 << 14  # with four times as many edges at a node, opened
 LARGEST_DEGREE: Final = 1 << 18
 LARGEST_WEIGHTED: Final = 1 << 16  # times numbers opened there, 2^12, it is 2^28, which with 34 bits fits the ring
 _OWN_ROW: Final = "ε is of one record, which no other row may scale"
+_MOST_DELTA_OF_BITS: Final = 1e-5  # a tenth of the usual limits.max_delta, as the ledger for life counts
 _MOST_HALVINGS: Final = 8  # A learning rate is a whole number divided by at most 2^8
 
 
@@ -143,6 +144,13 @@ class NodePrivacySettings(WeightPrivacySettings):
     """what ε protects: all columns that a holder has of one common node, there or zero"""
     epsilon_total: float = Field(ge=0.5, allow_inf_nan=False)
     """ε of a holder's releases in the job; below 0.5 a bit says next to nothing"""
+    delta: float | None = Field(None, gt=0, lt=1)
+    """δ of every ε; null: the largest power of ten that is at most 1/(10·N), of N common nodes, and at most 1e-5"""
+
+    @override
+    def delta_of(self, nodes: int | None) -> float:
+        """δ for so many common nodes, small enough for several jobs, whose δ add up (``EitherEvent``)."""
+        return min(super().delta_of(nodes), _MOST_DELTA_OF_BITS) if self.delta is None else self.delta
 
 
 def _read_privacy(said: Mapping[str, object]) -> SealedPrivacySettings:
