@@ -297,7 +297,7 @@ def test_nothing_that_one_node_or_edge_has_is_written_where_it_is_protected(tmp_
     assert ("odd" in text) == categories
     assert ("rare" in text) == relations
     assert settings.limits.epsilon_unit == unit
-    assert settings.limits.epsilon_neighbours == ("zero-out" if unit == "node-edges" else "replacement")
+    assert settings.limits.epsilon_neighbours == ("replacement" if unit == "edge" else "zero-out")
 
 
 def test_most_neighbours_in_a_draft_are_of_no_tables(tmp_path):

@@ -258,13 +258,15 @@ class NoiseFacts:
         label_release: how nodes perturb their labels.
         shared: the setting that has holders make noise together, and how many that collude it withstands.
         counts_votes: whether an edge is used for its ends' classes alone, counted with noise whose ε is pure.
-        canaries: of each holder among what is counted so.
+        sums_records: whether a node's columns are used for sums over training nodes alone, or for one bit of it.
+        canaries: of each holder among what is counted or summed so.
     """
 
     feature_release: NodeRelease | None = None
     label_release: LabelReleaseSettings | None = None
     shared: tuple[str, int] | None = None
     counts_votes: bool = False
+    sums_records: bool = False
     canaries: int = 0
 
 

@@ -310,7 +310,6 @@ REFUSED: dict[str, tuple[Settings, str]] = {
     "edges of others": ({"model": {"blocks": ["pooled.2"]}}, "model.blocks"),
     "standardised by all rows": ({"data": {"feature_scaling": "standard"}}, "data.feature_scaling"),
     "too little ε": ({"privacy": {"epsilon_total": 0.49}}, "privacy.epsilon_total"),
-    "canaries": ({"privacy": {"canaries": 3}}, "privacy.canaries"),
 }
 
 

@@ -295,7 +295,6 @@ REFUSED: dict[str, tuple[Settings, str]] = {
     "directed": ({"model": {"directed": True}}, "model.directed"),
     "standardised by all rows": ({"data": {"feature_scaling": "standard"}}, "data.feature_scaling"),
     "next to no ε": ({"privacy": {"epsilon_total": 0.01}}, "privacy.epsilon_total"),
-    "canaries": ({"privacy": {"canaries": 3}}, "privacy.canaries"),
     "delta": ({"privacy": {"delta": 1.5}}, "privacy.delta"),
 }
 

@@ -122,6 +122,11 @@ class VotePrivacySettings(SealedPrivacySettings):
 class WeightPrivacySettings(SealedPrivacySettings, DeltaSettings):
     """Gaussian noise on sums over training nodes, of which hidden weights are made."""
 
+    canaries: int = Field(0, ge=0)
+    """nodes of each other holder with columns that are made up, so that an audit can hold the run against its ledger;
+    what is predicted is worthless
+    """
+
     @property
     @override
     def relation(self) -> Neighbours:
@@ -291,9 +296,9 @@ class SealedJob(JobSettings):
 
     @property
     def noise(self) -> NoiseFacts:
-        if self.votes is None:
-            return NoiseFacts()
-        return NoiseFacts(counts_votes=True, canaries=self.votes.canaries)
+        if self.records is not None:
+            return NoiseFacts(sums_records=True, canaries=self.records.canaries)
+        return NoiseFacts() if self.votes is None else NoiseFacts(counts_votes=True, canaries=self.votes.canaries)
 
     @property
     def outcome(self) -> Outcome:
