@@ -378,6 +378,7 @@ def test_bits_are_added_by_their_likelihood_ratio_and_left_out_where_they_say_no
     ratio = float(found[test & (bits[:, 0] > 0)].mean() - found[test & (bits[:, 0] == 0)].mean())
     assert ratio == pytest.approx(2 * math.log(9), rel=0.25)
     assert float(found[:200].std()) < 1e-12, "training nodes have no bit"
+    assert float(found[:200].mean()) == pytest.approx(float(found[200:].unique().mean()), abs=1e-6), "midway of both"
     home, opinions, bits = informative(0.5)
     assert float(home.with_bits(opinions, bits, None).diff(dim=1)[200:].std()) < 1e-12
 
