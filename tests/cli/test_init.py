@@ -191,7 +191,8 @@ def test_who_protects_records_or_nodes_accepts_the_sealed_job_that_is_drafted_of
     protects = ("--protect", unit, "--epsilon", "4", "--range", "x:0:3")
     ways = (("a", ("--split", "random")), ("b", ("--no-label",)))
     parties = [tables(tmp_path, name, *protects, *way, classes=2) for name, way in ways]
-    out, asked = tmp_path / "job.yaml", [*parties, "--protect", unit]
+    out = tmp_path / "job.yaml"
+    asked: list[str | Path] = [*parties, "--protect", unit]
     assert "refuses" not in init(*asked, "--out", out)
     assert yaml.safe_load(out.read_text())["privacy"] == {"unit": unit, "epsilon_total": 4.0}
     said = init(*asked, "--epsilon", "5", "--out", tmp_path / "more.yaml")

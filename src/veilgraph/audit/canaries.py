@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from veilgraph.core.errors import DataError
-from veilgraph.protocol.evidence import Claims, Level
+from veilgraph.protocol.trade_offs import Claims, Level
 
 _SHARES: Final = (1, 2, 4, 8)  # all canaries are guessed, or one in so many
 

@@ -15,8 +15,9 @@ from typing_extensions import override
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.link.view import ViewEntry
-from veilgraph.protocol.evidence import Audited, GaussianClaims, Guesses, Source, Told
+from veilgraph.protocol.evidence import Audited, Guesses, Source, Told
 from veilgraph.protocol.job import Check
+from veilgraph.protocol.trade_offs import GaussianClaims
 from veilgraph.protocol.view import Floats, View
 from veilgraph_node_dp.canaries import NodeCanaries
 from veilgraph_node_dp.settings import node_dp

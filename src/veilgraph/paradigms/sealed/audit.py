@@ -40,7 +40,6 @@ from veilgraph.protocol.evidence import (
     Audited,
     Ciphertext,
     Evidence,
-    GaussianClaims,
     Guesses,
     Noisy,
     NoisySeries,
@@ -51,6 +50,7 @@ from veilgraph.protocol.evidence import (
 )
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.messages import rows_of
+from veilgraph.protocol.trade_offs import GaussianClaims
 from veilgraph.protocol.view import Floats, View, numbers
 
 _SCORES: Final = ("sealed-scores", "how many validation nodes, or pairs of them, are right, at every evaluation")

@@ -200,18 +200,6 @@ def own_data(job: SealedJob, graph: PartyGraph, *, refuses: bool = False) -> Own
     return OwnData(columns_of(plan, graph), edges, weights)
 
 
-def check_classes_of_bits(job: SealedJob, party: PartyId, classes: int) -> None:
-    """Raise ``DataError`` where the job opens one bit a node, and labels are of more than two classes."""
-    if job.bits is not None and classes > 2:
-        raise DataError(
-            f"party {party!r}: its labels are of {classes} classes, and privacy.unit=node opens one bit a node, which "
-            "is of two; set privacy.unit to training-record, or merge classes",
-            key="privacy.unit",
-            value="node",
-            party=party,
-        )
-
-
 def examples_of(job: SealedJob, graph: PartyGraph) -> Examples | None:
     """Rows and labels of training nodes to which the label holder fits its trees; None without block ``boosting``."""
     if BOOSTING not in plan_of(job).blocks:

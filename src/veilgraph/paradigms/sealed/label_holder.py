@@ -19,7 +19,6 @@ from veilgraph.nn.calibration import Calibration
 from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.evidence import LabelKnowledge, with_votes
 from veilgraph.paradigms.sealed.inputs import (
-    check_classes_of_bits,
     examples_of,
     most_right,
     plan_of,
@@ -28,7 +27,7 @@ from veilgraph.paradigms.sealed.inputs import (
 )
 from veilgraph.paradigms.sealed.plan import BOOSTING, OwnData, Sizes, epsilon_of
 from veilgraph.paradigms.sealed.program import certain_logits, logits_of
-from veilgraph.paradigms.sealed.records.home import Home, with_residuals
+from veilgraph.paradigms.sealed.records.home import Home, check_classes_of_bits, with_residuals
 from veilgraph.paradigms.sealed.roles import SealedHolder
 from veilgraph.paradigms.sealed.stacking import Stacking, fit_best_stacking
 from veilgraph.protocol.agreement import Hello, Point, Start

@@ -17,7 +17,6 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.inputs import (
-    check_classes_of_bits,
     examples_of,
     max_degree_of,
     own_data,
@@ -30,7 +29,7 @@ from veilgraph.paradigms.sealed.inputs import (
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.programs import program_of
-from veilgraph.paradigms.sealed.records.home import Home, with_residuals
+from veilgraph.paradigms.sealed.records.home import Home, check_classes_of_bits, with_residuals
 from veilgraph.paradigms.sealed.records.program import RecordProgram
 from veilgraph.paradigms.sealed.records.rows import outputs_of
 from veilgraph.paradigms.sealed.settings import SealedJob

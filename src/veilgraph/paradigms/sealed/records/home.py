@@ -18,12 +18,14 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
+from veilgraph.core.types import PartyId
 from veilgraph.graph.features import to_numbers
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.boosting import FOLDS, Examples
 from veilgraph.paradigms.sealed.inputs import neighbours
 from veilgraph.paradigms.sealed.plan import OwnData
 from veilgraph.paradigms.sealed.records.rows import outputs_of, residuals_of
+from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.stacking import Floats, Regression, RegressionInputs, fit_stacking
 
 _MOST_COLUMNS: Final = 256  # that trees are fitted to, and axes of more that a ridge regression is
@@ -133,6 +135,18 @@ class Home:
         values, vectors = np.linalg.eigh(rows[train].T @ rows[train])
         values, made, right = np.maximum(values, 0), rows @ vectors, vectors.T @ (rows[train].T @ targets)
         return [made @ (right / (values + 3 * each * values.mean() + 1e-9)[:, None]) for each in penalties]
+
+
+def check_classes_of_bits(job: SealedJob, party: PartyId, classes: int) -> None:
+    """Raise ``DataError`` where the job opens one bit a node, and labels are of more than two classes."""
+    if job.bits is not None and classes > 2:
+        raise DataError(
+            f"party {party!r}: its labels are of {classes} classes, and privacy.unit=node opens one bit a node, which "
+            "is of two; set privacy.unit to training-record, or merge classes",
+            key="privacy.unit",
+            value="node",
+            party=party,
+        )
 
 
 def with_residuals(own: OwnData, opinions: Tensor, graph: PartyGraph, multiplier: float) -> OwnData:
