@@ -144,12 +144,14 @@ class NoisyEdges(Protection[PrivacySettings]):
         if self._has_pure_epsilon:
             return ["ε is pure, of two-sided geometric noise on whole numbers: δ is 0, and the bound always holds"]
         if self.settings.stated_delta is None:
+            most = self.settings.delta_of(None)
             rule = (
                 "privacy.delta is left out and follows from N, the number of common nodes: the largest power of ten "
-                f"that is at most 1/(10·N), and at most {self.settings.delta_of(None):g}"
+                f"that is at most 1/(10·N), and at most {most:g}"
             )
             if self.nodes is None:
-                rule += ", which is taken here; with more nodes it may be less, and noise more: --nodes N shows it"
+                above = f"N above {round(0.1 / most):,}"
+                rule += f", which is taken here; with {above} it is less, and noise more: --nodes N shows it"
             return [rule]
         if self.nodes is None:
             return [doubt] if (doubt := delta_in_doubt(self.job)) else []
