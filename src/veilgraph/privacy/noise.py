@@ -72,8 +72,8 @@ def gaussian(shape: tuple[int, ...], standard_deviation: float, source: SecretSo
 def fine_gaussian(shape: tuple[int, ...], standard_deviation: float, source: SecretSource) -> Tensor:
     """As ``gaussian``, at twice the time, where rounding adds 300 times less to ε: for many values of one release.
 
-    It is the sum of Gaussian noise on a coarse grid and of little Gaussian noise on the fine one. Each has a thousand
-    times fewer cells to a deviation than ``gaussian``, and rounding weighs as many cells as a deviation has.
+    It is the sum of Gaussian noise on a coarse grid and of little Gaussian noise on the fine one. Each has 500 times
+    fewer cells to a deviation than ``gaussian``, or more, and what rounding adds grows with these.
     """
     step = granularity(standard_deviation)
     coarse = math.ldexp(step, _COARSE_BITS)
