@@ -183,6 +183,24 @@ def test_who_protects_edges_accepts_the_sealed_job_that_is_drafted_of_it(tmp_pat
     assert "most_neighbours" in refused.stderr
 
 
+@pytest.mark.parametrize("unit", ["training-record", "node"])
+def test_who_protects_records_or_nodes_accepts_the_sealed_job_that_is_drafted_of_it_and_it_runs(
+    unit: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    protects = ("--protect", unit, "--epsilon", "4", "--range", "x:0:3")
+    ways = (("a", ("--split", "random")), ("b", ("--no-label",)))
+    parties = [tables(tmp_path, name, *protects, *way, classes=2) for name, way in ways]
+    out = tmp_path / "job.yaml"
+    asked: list[str | Path] = [*parties, "--protect", unit]
+    assert "refuses" not in init(*asked, "--out", out)
+    assert yaml.safe_load(out.read_text())["privacy"] == {"unit": unit, "epsilon_total": 4.0}
+    said = init(*asked, "--epsilon", "5", "--out", tmp_path / "more.yaml")
+    assert f"{parties[1]} refuses such a job: limits.max_epsilon=4" in said
+    assert veilgraph("check", out).exit_code == 0
+    assert veilgraph("train", out, "--out", tmp_path / "run").exit_code == 0
+
+
 def test_who_protects_nodes_accepts_the_averaging_job_that_is_drafted_of_it(tmp_path: Path) -> None:
     """Of tables of a union, whose edges to others' nodes it leaves out."""
     protects = ("--protect", "node-edges", "--epsilon", "4", "--range", "x:0:3", "--most-neighbours", "9")

@@ -201,6 +201,7 @@ SEALED_ALONE = {
     "answer-times",
     "noisy-votes",
     "record-scores",
+    "node-bits",
     "released-weights",
     "sealed-scores",
 }

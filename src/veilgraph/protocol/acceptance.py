@@ -102,7 +102,7 @@ def _refusal_of_edges(job: JobSettings, party: PartyId, edges: Sequence[EdgeSett
 
 def _protecting_edges(job: JobSettings) -> tuple[PartyId, ...]:
     """The holders whose edges an ε of this job protects, alone or with their nodes."""
-    of_edges = job.training_plan is not None or (job.privacy is not None and job.privacy.unit != "training-record")
+    of_edges = job.training_plan is not None or (job.privacy is not None and "edge" in job.privacy.unit)
     return job.duties.noising if of_edges else ()
 
 

@@ -260,7 +260,8 @@ class NoiseFacts:
         label_release: how nodes perturb their labels.
         shared: the setting that has holders make noise together, and how many that collude it withstands.
         counts_votes: whether an edge is used for its ends' classes alone, counted with noise whose ε is pure.
-        canaries: of each holder among what is counted so.
+        sums_records: whether a node's columns are used for sums over training nodes alone, or for one bit of it.
+        canaries: of each holder among what is counted or summed so.
         label_splits: the masks whose nodes' labels are perturbed; None: as ``perturbed_splits`` says.
         others_label: the class that all nodes outside these masks perturb in place of a label; None: they perturb none.
     """
@@ -269,6 +270,7 @@ class NoiseFacts:
     label_release: LabelReleaseSettings | None = None
     shared: tuple[str, int] | None = None
     counts_votes: bool = False
+    sums_records: bool = False
     canaries: int = 0
     label_splits: tuple[str, ...] | None = None
     others_label: int | None = None

@@ -285,6 +285,6 @@ _FIGURES: Final = MappingProxyType(
 
 def not_measured(job: JobSettings) -> str:
     """The note in place of ``expected_table`` for a unit that was not measured; empty without ``privacy``."""
-    if job.privacy is None or job.privacy.unit == "training-record":  # which ``Guarantee.expected_gain`` speaks of
+    if job.privacy is None or "edge" not in job.privacy.unit:  # of others ``Guarantee.expected_gain`` speaks
         return ""
     return f"what accuracy to expect was not measured for unit {job.privacy.unit}"

@@ -29,8 +29,8 @@ from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
 from veilgraph.link.wrapper import Wrapper
 from veilgraph.paradigms.sealed import answers
+from veilgraph.paradigms.sealed.named_nodes import NamedNodes
 from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram, logits_of
-from veilgraph.paradigms.sealed.roles import NamedNodes
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.judge import Answers

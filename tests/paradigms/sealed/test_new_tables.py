@@ -23,9 +23,10 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.paradigms.sealed.boosting import Examples
+from veilgraph.paradigms.sealed.named_nodes import NamedNodes
 from veilgraph.paradigms.sealed.plan import Context
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
-from veilgraph.paradigms.sealed.roles import NamedNodes, SealedHolder
+from veilgraph.paradigms.sealed.roles import SealedHolder
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.stacking import Stacking
 from veilgraph.protocol.job_file import read_job

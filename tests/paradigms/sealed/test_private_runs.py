@@ -18,8 +18,8 @@ from veilgraph.core.errors import BudgetSpent, ConfigError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party
 from veilgraph.mpc.sealed import machine
+from veilgraph.paradigms.sealed.label_holder import SealedLabelHolder
 from veilgraph.paradigms.sealed.program import SealedProgram
-from veilgraph.paradigms.sealed.roles import SealedLabelHolder
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.privacy.geometric import two_sided
 from veilgraph.privacy.publisher import CountPublisher

@@ -22,11 +22,11 @@ from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.paradigms.sealed.paradigm import costs_of
+from veilgraph.paradigms.sealed.costs import costs_of
+from veilgraph.paradigms.sealed.label_holder import SealedLabelHolder
 from veilgraph.paradigms.sealed.plan import record_noise_of
 from veilgraph.paradigms.sealed.records.program import RecordProgram
 from veilgraph.paradigms.sealed.records.rows import noise_of_sums
-from veilgraph.paradigms.sealed.roles import SealedLabelHolder
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import twin_context
 from veilgraph.privacy.accountant import gaussian_epsilon

@@ -53,7 +53,10 @@ _HERE: Final = "party files, found from the folder in which veilgraph is called"
 
 @dataclass(frozen=True)
 class ProtectedJob:
-    """What a job is to protect: ``unit`` is edge, label or node-edges; ``joined``: edges may end at others' nodes."""
+    """What a job is to protect: ``unit`` is edge, label, node-edges, training-record or node.
+
+    ``joined``: edges may end at others' nodes.
+    """
 
     unit: str
     epsilon: float

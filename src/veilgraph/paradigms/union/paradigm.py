@@ -20,10 +20,12 @@ from veilgraph.link.mailbox import SLACK_BYTES
 from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.functions import MOST_CLASSES
 from veilgraph.paradigms.horizontal.paradigm import SameColumnsData, SameColumnsPrivacy, SameColumnsSessions
+from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.inputs import padded, plan_of, stated_neighbours
-from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES, SealedWords, costs_of, network_words
+from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES
 from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Context, is_apart
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE
+from veilgraph.paradigms.sealed.words import SealedWords, network_words
 from veilgraph.paradigms.union.addresses import LISTED_BYTES
 from veilgraph.paradigms.union.inputs import blocks_of, network_of, scale_own, union_sizes
 from veilgraph.paradigms.union.roles import UnionDealer, UnionHolder, UnionNetwork
