@@ -42,7 +42,7 @@ TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: docs docs-lint notebooks help demo demo-network install-locked lock sbom dist wheelhouse test suite nightly goldens lint format bench bench-spu bench-peers bench-scale bench-sealed bench-averaging spu reproduce clean
+.PHONY: docs docs-lint docs-search notebooks help demo demo-network install-locked lock sbom dist wheelhouse test suite nightly goldens lint format bench bench-spu bench-peers bench-scale bench-sealed bench-averaging spu reproduce clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,7 @@ lock: $(TOOLS_INSTALLED) ## renew lock/: the newest versions that pyproject.toml
 	  pyproject.toml --output-file lock/deploy.txt
 	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/broker.in --output-file lock/broker.txt
 	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/pip.in --output-file lock/pip.txt
+	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/pkcs11.in --output-file lock/pkcs11.txt
 
 sbom: $(LOCKED_INSTALLED) $(TOOLS_INSTALLED) ## what make install-locked installed, as CycloneDX: dist/veilgraph.cdx.json
 	@mkdir -p dist
@@ -95,7 +96,7 @@ wheelhouse: ## for machines without a network: all wheels, lock/ and the SBOM in
 	@{ echo "# veilgraph at commit $$(git rev-parse HEAD)"; $(LOCKED_VENV)/bin/python -m lock.wheelhouse $(COLLECTED) \
 	  $(LOCKED_VENV)/report-lock.json $(LOCKED_VENV)/report-torch.json; } > $(COLLECTED)/requirements.txt
 	@$(LOCKED_VENV)/bin/python $(LOCKED_PIP:install=download) --find-links $(COLLECTED) --dest $(COLLECTED) \
-	  -r lock/pip.txt -r lock/broker.txt -r $(COLLECTED)/requirements.txt
+	  -r lock/pip.txt -r lock/broker.txt -r lock/pkcs11.txt -r $(COLLECTED)/requirements.txt
 	@cp $(sort $(wildcard lock/*.txt) constraints.txt $(TORCH)) $(COLLECTED)/lock
 	@cp dist/veilgraph.cdx.json $(COLLECTED)
 	@cd $(COLLECTED) && find . -type f ! -name SHA256SUMS | LC_ALL=C sort | xargs sha256sum > SHA256SUMS
@@ -122,6 +123,7 @@ goldens: $(INSTALLED) ## small runs of every kind, to the bit: against tests/gol
 
 docs: $(INSTALLED) $(DOCS_INSTALLED) ## write again what is made of the code, and build the site into build/site, links checked
 	@$(BIN)/python -m docs.picture
+	@$(BIN)/python -m docs.badges
 	@$(BIN)/python -m docs.tables
 	@$(BIN)/python -m docs.settings
 	@$(BIN)/python -m docs.site stage
@@ -130,6 +132,9 @@ docs: $(INSTALLED) $(DOCS_INSTALLED) ## write again what is made of the code, an
 
 notebooks: $(INSTALLED) $(DOCS_INSTALLED) ## run the notebooks and store what their cells show; about a minute
 	@$(DOCS_VENV)/bin/python -m docs.notebooks
+
+docs-search: $(DOCS_INSTALLED) ## ask the built site's search what newcomers ask, in Chromium
+	@$(DOCS_VENV)/bin/python -m docs.search
 
 docs-lint: $(INSTALLED) ## the text of the documentation: length, readers, terms; make test checks it too
 	@$(BIN)/python -m docs.lint

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 import tempfile
 import time
@@ -11,15 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from veilgraph.core.errors import VeilgraphError
-from veilgraph.core.types import SERVER
+from veilgraph.core.types import SERVER, Link
 from veilgraph.link.codec import HEADER_BYTES
-from veilgraph.link.factory import SocketLink
+from veilgraph.link.factory import LINKS
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.intersect import PIECE_ROWS, POINT_BYTES, TOKEN_BYTES, align_holder, align_server
 from veilgraph.runtime.launch.processes import end_with_launcher, report_failure, run_processes
 
 HOLDERS = ("A", "B", "C")
 SIZES = (10_000, 100_000)
+_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,8 @@ def _own_ids(party: str, count: int) -> list[str]:
     return [f"customer {number}" if number % 2 else f"customer {number} of {party}" for number in range(count)]
 
 
-def _party(folder: str, party: str, count: int, ends: dict[str, str]) -> None:
-    sockets = {peer: socket.socket(fileno=int(number)) for peer, number in ends.items()}
-    link = RecordedLink(SocketLink(party, sockets, timeout_s=600))
+def _party(folder: str, party: str, count: int, joined: Link) -> None:
+    link = RecordedLink(joined)
     own = _own_ids(party, count)
     started, cpu_started = time.perf_counter(), time.process_time()
     common = align_server(link, HOLDERS).common if party == SERVER else len(align_holder(link, HOLDERS, own).rows)
@@ -90,10 +89,10 @@ def _nothing() -> None:
 def main(arguments: list[str]) -> int:
     """Measures and prints a table; with arguments, runs one party."""
     if arguments:
-        folder, party, count, report, *peers = arguments
+        folder, party, count, report, wire, *invitation = arguments
         end_with_launcher()
         try:
-            _party(folder, party, int(count), dict(peer.rsplit("=", 1) for peer in peers))
+            _party(folder, party, int(count), LINKS[wire].join(party, invitation, _TIMEOUT_S))
         except VeilgraphError as error:
             return report_failure(error, int(report))
         return 0

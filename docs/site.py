@@ -25,6 +25,8 @@ SITE: Final = ROOT / "build" / "site"
 _BESIDE: Final = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _OWN: Final = ("package.md", "README.md")
 """What an index of packages shows, and the list of the folders: the site has the README and its navigation."""
+_LESS_FOUND: Final = ("CHANGELOG.md", "api.md", "architecture.md", "claims.md", "errata.md", "proofs.md", "results.md")
+"""Pages that name everything and introduce nothing. The search lists pages that explain a thing before them."""
 _STYLE: Final = """.md-grid { max-width: 76rem; }
 .md-typeset table:not([class]) { font-size: 0.68rem; }
 .md-typeset pre > code { font-size: 0.66rem; }
@@ -105,7 +107,7 @@ def stage(pages: Path = PAGES) -> None:
     shutil.copytree(ROOT / "jobs", pages / "jobs")
     shutil.copytree(ROOT / "deploy", pages / "deploy")
     _write(ROOT / "deploy" / "README.md", pages / "deploy" / "README.md")
-    (pages / "api.md").write_text(names(), encoding="utf-8")
+    (pages / "api.md").write_text(_searched(names(), "api.md"), encoding="utf-8")
     (pages / "site.css").write_text(_STYLE, encoding="utf-8")
     (pages / "schema").mkdir()
     for name, schema in SCHEMAS.items():
@@ -113,7 +115,13 @@ def stage(pages: Path = PAGES) -> None:
 
 
 def _write(source: Path, target: Path) -> None:
-    target.write_text(staged_text(source.read_text(encoding="utf-8"), source), encoding="utf-8")
+    text = staged_text(source.read_text(encoding="utf-8"), source)
+    target.write_text(_searched(text, source.name), encoding="utf-8")
+
+
+def _searched(text: str, name: str) -> str:
+    """With what the site's search multiplies a page's score by, where that is not 1."""
+    return f"---\nsearch:\n  boost: 0.1\n---\n{text}" if name in _LESS_FOUND else text
 
 
 def faults(site: Path, pages: Path) -> list[str]:

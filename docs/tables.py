@@ -33,7 +33,9 @@ def messages() -> Iterator[str]:
                 forms.setdefault((row.kind.name, *form), []).append(row)
         found: dict[Line, dict[str, list[str]]] = {}
         for (kind, tag, shape, part), same in forms.items():
-            when = "; ".join([part, *(fact.words for fact in same[0].when if all(fact in row.when for row in same))])
+            when = "; ".join(
+                filter(None, [part, *(fact.words for fact in same[0].when if all(fact in row.when for row in same))])
+            )
             message = shape if tag == _FIRST else f"*{tag}*: {shape}"
             found.setdefault((kind, _ways(same)), {}).setdefault(when, []).append(message)
         lines.append((f"**{jobs}**",))
@@ -199,11 +201,12 @@ def _joined(parts: Sequence[tuple[str, Sequence[Facts]]], known: Sequence[str]) 
             words = _words([tuple(fact for fact in facts if fact not in common) for facts in options])
             own.setdefault(words, []).append(what)
         said = "; ".join(f"{words}: {', '.join(whats)}" if words else "; ".join(whats) for words, whats in own.items())
-    return f"{_words([common])}: {said}" if common else said
+    return f"{words}: {said}" if (words := _words([common])) else said
 
 
 def _words(options: Sequence[Facts]) -> str:
-    return " or ".join(", ".join(fact.words for fact in facts) for facts in options if facts)
+    said = (", ".join(fact.words for fact in facts if fact.words) for facts in options)
+    return " or ".join(filter(None, said))
 
 
 def _simplified(options: Mapping[Facts, None]) -> Iterable[Facts]:

@@ -13,6 +13,9 @@ Ways to use the others' nodes, each with all of ε:
 - ``opinions``: ``sums``, and of every node that is not trained on the nearest of the noisy class means by randomised
   response, drawn once. Sums are of training nodes alone, so no node is in both.
 
+- ``job, labels`` and ``job, labels, all answer``: whole jobs of ``averaging.symbols`` by the protocol; their control is
+  its plaintext twin, for a job may not have so small an ε.
+
 What is found is added to the bank's own log-probabilities by a regression on its validation nodes. It is left
 out where cross-validation has a lower figure with it. Figures are test accuracies over all banks' nodes; of payments
 means over banks of AUC and of average precision. Columns of payments have mean 0 and variance 1 without noise, by
@@ -22,11 +25,15 @@ figures that are taken as public.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import product
+from pathlib import Path
 from statistics import fmean, stdev
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
@@ -41,6 +48,8 @@ from veilgraph_averaging.network import LinearNetwork, Own
 from veilgraph_averaging.private.event import Joint
 from veilgraph_averaging.private.plan import sampled_plan
 from veilgraph_averaging.private.settings import SampledSettings, SharedNoiseSettings
+from veilgraph_averaging.settings import averaging
+from veilgraph_averaging.symbols.twin import PlainSymbols
 
 from docs.pages import figure_path, find_page
 from research.figures import Figures
@@ -53,9 +62,12 @@ from veilgraph.paradigms.sealed.stacking import Regression, RegressionInputs
 from veilgraph.paradigms.union.settings import UnionJob, union
 from veilgraph.paradigms.union.twin import alone, places_by_id
 from veilgraph.privacy.randomised_response import LabelResponse
+from veilgraph.privacy.settings import LabelPrivacySettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.releases import labels_perturbed
+from veilgraph.runtime.launch.jobs import train
 
 FIGURES: Final = figure_path("union-privacy.json")
 PAGE: Final = find_page("union.md")
@@ -70,6 +82,10 @@ SUMS: Final = "sums"
 LABELS: Final = "labels"
 HIDDEN: Final = "labels, all answer"
 OPINIONS: Final = "opinions"
+JOBS: Final = {f"job, {LABELS}": "trained", f"job, {HIDDEN}": "all"}
+"""Way → ``averaging.symbols.answers`` of whole jobs."""
+JOB_EPSILONS: Final = (CONTROL, 0.5, 1.0, 2.0, 4.0)
+JOB_SEEDS: Final = 6
 ALONE: Final = "alone"
 UNION: Final = "union"
 _PULL: Final = 0.03  # of the regression's weights towards the bank by itself
@@ -114,8 +130,8 @@ SETS: Final[Mapping[str, Set]] = {
     FEW: Set(_dealt("pubmed", 10, 0.05), most_seeds=5),
 }
 SHOWN: Final = (
-    (DRAWN, UNIT, (LABELS, HIDDEN, OPINIONS, SUMS)),
-    (DRAWN, PRECISION, (LABELS, HIDDEN)),
+    (DRAWN, UNIT, (*JOBS, OPINIONS, SUMS)),
+    (DRAWN, PRECISION, tuple(JOBS)),
     ("cora, 4 holders", UNIT, (LABELS, OPINIONS, SUMS)),
     (FEW, UNIT, (LABELS, OPINIONS, SUMS)),
 )
@@ -333,6 +349,30 @@ def every_way(name: str, seed: int) -> Iterator[tuple[str, float]]:
         yield from figures(f"{OPINIONS}/{epsilon:g}", [[*a, *b] for a, b in zip(sums, opinions, strict=True)])
 
 
+def of_job(name: str, way: str, epsilon: float, seed: int) -> tuple[float, float]:
+    """AUC and average precision of a whole job, means over the banks' own test nodes."""
+    data = {key: value for key, value in SETS[name].data.items() if key != "feature_scaling"}
+    symbols = {"answers": JOBS[way], "allow_weak": True}
+    content = {"paradigm": "averaging", "seed": seed, "data": data, "averaging": {"symbols": symbols}}
+    if epsilon != CONTROL:
+        with TemporaryDirectory() as folder:
+            job = parse_job({**content, "label_privacy": {"epsilon": epsilon}})
+            run = train(job, Path(folder) / "run", study=True).path
+            found = [json.loads((run / "parties" / bank / "result.json").read_text()) for bank in job.data.names]
+            return fmean(each["test_auc"] for each in found), fmean(each["test_ap"] for each in found)
+    job = averaging(parse_job({**content, "label_privacy": {"epsilon": 0.5}}))
+    job = job.model_copy(update={"label_privacy": LabelPrivacySettings(epsilon=epsilon)})
+    inputs = PARADIGMS["averaging"].data.load(job)
+    response, drawn = LabelResponse(epsilon, 2), {}
+    for graph in inputs.graphs:
+        drawn[graph.party] = response.release(labels_perturbed(job, graph.common_part())[1], system_secrets)
+    twin, scores = PlainSymbols(job, inputs.graphs, inputs.ids, drawn), []
+    for graph in inputs.graphs:
+        objective = Objective(graph.common_part(), job.train, torch.float64)
+        scores.append(objective.score(twin.logits(graph.party), everything=True).values)
+    return tuple(fmean(float(each[name] or 0.0) for each in scores) for name in ("test_auc", "test_ap"))  # type: ignore[return-value]
+
+
 def _figure(banks: Sequence[Bank], logits: Sequence[Floats]) -> float:
     """Over all test nodes; of AUC the mean over banks."""
     found = [bank.figure(each, bank.test) for bank, each in zip(banks, logits, strict=True)]
@@ -381,6 +421,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", default=";".join(SETS))
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=JOB_SEEDS, help="seeds of whole jobs")
     parser.add_argument("--write", action="store_true", help="measure nothing, and put the table into the page")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -395,6 +436,12 @@ def main() -> None:
             if f"{name}/{UNIT}/{OPINIONS}/{EPSILONS[-1]:g}/{seed}" not in figures.found:
                 for key, value in every_way(name, seed):
                     figures.measure(f"{name}/{key}/{seed}", partial(float, value))
+    for seed in range(arguments.jobs):
+        for way, epsilon in product(JOBS, JOB_EPSILONS):
+            keys = [f"{DRAWN}/{level}/{way}/{epsilon:g}/{seed}" for level in (UNIT, PRECISION)]
+            if not all(key in figures.found for key in keys):
+                for key, value in zip(keys, of_job(DRAWN, way, epsilon, seed), strict=True):
+                    figures.measure(key, partial(float, value))
 
 
 if __name__ == "__main__":

@@ -80,8 +80,8 @@ def test_the_page_has_every_extra():
 
 def test_a_package_that_an_error_names_is_of_an_extra():
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
-    named = set(re.findall(r"pip install ([a-z][a-z-]+)", sources))
-    firsts = {re.split(r"[^a-z-]", wanted[0])[0] for wanted in PROJECT["optional-dependencies"].values()}
+    named = set(re.findall(r"pip install ([a-z][a-z0-9-]+)", sources))
+    firsts = {re.split(r"[^a-z0-9-]", wanted[0])[0] for wanted in PROJECT["optional-dependencies"].values()}
     assert named == {first for first in firsts if first != "veilgraph"}
     assert set(re.findall(r"pip install '\.\[(\w+)\]'", sources)) == {"deploy"}
 
@@ -247,6 +247,5 @@ def test_the_wheel_works_where_nothing_else_is(built, version, tmp_path):
     assert called("veilgraph", "--version").split() == ["veilgraph", __version__]
     assert "test accuracy" in called("veilgraph", "demo", "--epochs", "2")
     called("veilgraph", "data", "export", "digits", "--out", "tables", "--holders", "2")
-    refusal = called("veilgraph", "train", "tables/job.yaml", "--out", "own", rc=1)
-    assert "pip install openmined-psi" in refusal
+    assert "test accuracy" in called("veilgraph", "train", "tables/job.yaml", "--out", "own", "train.epochs=2")
     assert "is not a start-up kit" in called("veilgraph", "net", "status", "--kit", "kit", rc=1)

@@ -56,7 +56,7 @@ LEGAL_LINES = re.compile(
     r"#.*|"
     r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; [a-z_<>=!'.0-9A-Z ()]+)? \\|"
     r"    --hash=sha256:[0-9a-f]{64}( \\)?|"
-    r"    # via [a-z0-9, -]*(veilgraph \(pyproject\.toml\)|-r lock/(tools|broker|pip)\.in)?[a-z0-9, -]*|"
+    r"    # via [a-z0-9, -]*(veilgraph \(pyproject\.toml\)|-r lock/(tools|broker|pip|pkcs11)\.in)?[a-z0-9, -]*|"
 )
 
 
@@ -126,7 +126,7 @@ def torch_pin():
     return version_of(requirement)
 
 
-@pytest.mark.parametrize("name", ["deploy.txt", "tools.txt", "broker.txt", "pip.txt"])
+@pytest.mark.parametrize("name", ["deploy.txt", "tools.txt", "broker.txt", "pip.txt", "pkcs11.txt"])
 def test_a_lock_has_pins_and_hashes_and_nothing_else(name):
     text = (ROOT / "lock" / name).read_text(encoding="utf-8")
     assert [line for line in text.split("\n") if not LEGAL_LINES.fullmatch(line)] == []
@@ -157,8 +157,7 @@ def test_the_lock_covers_all_that_a_deployment_needs():
     [
         (r"^h11==.*\n(    .*\n)*", "", "h11 is not in the lock"),  # of an extra
         (r"^markupsafe==.*\n(    .*\n)*", "", "markupsafe is not in the lock"),  # jinja2's own
-        (r"^openmined-psi==.*\n(    .*\n)*", "", "openmined-psi is not in the lock"),  # of the extra within the extra
-        (r"^cryptography==\S+", "cryptography==46.0.0", "cryptography==46.0.0 is not >=47"),
+        (r"^cryptography==\S+", "cryptography==46.0.0", "cryptography==46.0.0 is not >=48"),
         (r"^(rich==\S+)", r"\1 ; python_version < '3.13'", 'rich==.*; python_version < "3.13" leaves out 3.13'),
         (r"^(numpy==\S+)", r"\1 ; sys_platform == 'win32'", "numpy==.* leaves out 3.11"),
     ],
@@ -248,7 +247,7 @@ def test_the_sbom_gets_the_hash_of_each_installed_file(tmp_path, capsys):
     bom = {
         "metadata": {"component": {"name": "veilgraph"}},
         "components": [
-            {"name": "openmined_psi", "version": "2.0.6"},
+            {"name": "mlflow_skinny", "version": "2.0.6"},
             {"name": "torch", "version": "2.13.0+cpu"},
             {
                 "name": "pip",
@@ -264,7 +263,7 @@ def test_the_sbom_gets_the_hash_of_each_installed_file(tmp_path, capsys):
 
     folder = {"download_info": {"dir_info": {}}, "metadata": {"name": "pip", "version": "23.2.1"}}
     reports = {
-        "a.json": [installed("openmined-psi", "2.0.6", "aa"), folder],
+        "a.json": [installed("mlflow-skinny", "2.0.6", "aa"), folder],
         "b.json": [installed("torch", "2.13.0+cpu", "bb"), installed("pip", "1.0", "cc")],
     }
     for name, items in reports.items():
@@ -345,7 +344,8 @@ def test_a_wheelhouse_has_all_that_an_installation_takes_under_its_sums(checkout
     assert (house / "requirements.txt").read_text(encoding="utf-8").startswith(f"# veilgraph at commit {commit}")
     assert f"of commit {commit.strip()}: {len(files) - 1} files, " in done.stdout
     (download,) = [line for line in (checkout / "calls").read_text().splitlines() if "pip download" in line]
-    for option in ("--only-binary :all:", "--no-deps", "--require-hashes", "-r lock/pip.txt", "-r lock/broker.txt"):
+    assert all(f"-r lock/{name}.txt" in download for name in ("pip", "broker", "pkcs11"))
+    for option in ("--only-binary :all:", "--no-deps", "--require-hashes"):
         assert option in download
     check = ("sha256sum", "--check", "--quiet", "--strict", "SHA256SUMS")
     assert run(house, *check).returncode == 0
@@ -369,7 +369,6 @@ def test_a_wheelhouse_that_is_not_whole_does_not_get_the_name(checkout):
 
 MODULES = {
     "mlflow-skinny": "mlflow",
-    "openmined-psi": "private_set_intersection",
     "pyyaml": "yaml",
     "scikit-learn": "sklearn",
 }

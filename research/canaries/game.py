@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from veilgraph_testing.lower_bound import epsilon_lower_bound
 
-from veilgraph.audit.canaries import GaussianClaims, one_run_epsilon
+from veilgraph.audit.canaries import one_run_epsilon
 from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.privacy.ledger import Ledger
+from veilgraph.protocol.trade_offs import GaussianClaims
 
 DELTA: Final = 1e-5
 _PLACES: Final = 2.0 ** -(torch.arange(1, 61, dtype=torch.float64) / 4)

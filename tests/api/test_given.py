@@ -2,7 +2,6 @@
 
 import threading
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +56,6 @@ def tables(found: dict[str, Any], **of_bank: Any) -> dict[str, vg.Tables]:
     cities: dict[str, object] = {"columns": "city", "categories": ["Bonn", "Ulm"]}
     bank = vg.Tables(found["bank"], found["paid"], **{**columns, **of_bank})
     return {"shop": vg.Tables(found["shop"], features=["spent", cities]), "bank": bank}
-
-
-needs_psi = pytest.mark.skipif(
-    find_spec("private_set_intersection") is None, reason="there is no openmined-psi for this Python"
-)
 
 
 def held(run: vg.Run) -> dict[str, Any]:
@@ -188,7 +182,6 @@ def test_a_graph_that_breaks_a_rule_is_refused(graphs: list[PartyGraph], tmp_pat
 # Tables
 
 
-@needs_psi
 def test_tables_in_memory_are_what_files_of_them_are(tmp_path: Path) -> None:
     found = frames(np.random.default_rng(1))
     run = vg.fit(JOB, tables(found), tmp_path / "run")
@@ -221,7 +214,6 @@ def test_tables_in_memory_are_what_files_of_them_are(tmp_path: Path) -> None:
         assert each.predictions.class_names == ("0", "1")
 
 
-@needs_psi
 def test_a_run_keeps_tables_in_their_holders_part_and_predicts_from_them(tmp_path: Path) -> None:
     run = vg.fit(JOB, tables(frames(np.random.default_rng(1))), tmp_path / "run")
     assert vg.load_run(tmp_path / "run").predict(ids=["c9"]).ids == ("c9",)
@@ -247,7 +239,6 @@ def test_tables_of_the_same_columns(tmp_path: Path, paradigm: str) -> None:
     assert run.predict(ids=["north3"]).ids == ("north3",)
 
 
-@needs_psi
 def test_tables_are_held_to_the_rules_of_files(tmp_path: Path) -> None:
     found = frames(np.random.default_rng(1))
     broken = {**found, "paid": found["paid"].assign(payee=["nobody", *found["paid"]["payee"][1:]])}
@@ -270,7 +261,6 @@ def test_tables_are_held_to_the_rules_of_files(tmp_path: Path) -> None:
     assert not (tmp_path / "word").exists()
 
 
-@needs_psi
 def test_tables_accept_what_a_job_reveals_unless_they_have_limits(tmp_path: Path) -> None:
     found = frames(np.random.default_rng(1))
     job = {**JOB, "model": {"dim": 4, "rounds": 2}, "timeout_s": 20}

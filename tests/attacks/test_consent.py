@@ -24,11 +24,8 @@ import pytest
 import yaml
 from torch import Tensor
 
-from tests.errors import refused
-
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 from tests import nightly
+from tests.errors import refused
 from veilgraph.core.errors import ConfigError, PeerFailed, ProtocolError, RunError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import tensor_text, text_tensor

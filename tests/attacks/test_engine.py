@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 from tests import nightly
 from tests.deploy.consortium import HOLDERS, Consortium, job, job_processes, started
 from tests.deploy.same_here import assert_same_here

@@ -18,10 +18,14 @@ import torch
 from torch import Tensor
 from veilgraph_averaging.roles import AveragingHolder, AveragingServer
 from veilgraph_averaging.settings import AveragingJob
+from veilgraph_averaging.symbols.roles import SymbolHolder, SymbolServer
 from veilgraph_node_dp.release import exchange_releases
 
 from tests.paradigms.averaging.jobs import graphs as averaged_graphs
 from tests.paradigms.averaging.jobs import job as averaging_job
+from tests.paradigms.averaging.symbol_jobs import publisher_for as symbol_publisher
+from tests.paradigms.averaging.symbol_jobs import symbol_job
+from tests.paradigms.union.banks import banks, by_name
 from tests.reference.horizontal import job as horizontal_job
 from tests.reference.horizontal import parts_of
 from tests.roles.federation import fixed_secrets, small_job, small_parties
@@ -178,6 +182,21 @@ def averages(settings: AveragingJob) -> Mapping[PartyId, Program]:
     return dict.fromkeys([*settings.data.names, SERVER], program)
 
 
+def symbols(settings: AveragingJob) -> Mapping[PartyId, Program]:
+    found = banks(len(settings.data.names), accounts=12)
+    graphs, ids = by_name(found), found[1]
+
+    def program(link: Link) -> None:
+        session = session_of(settings, link)
+        if link.party == SERVER:
+            works(SymbolServer(session), settings)
+        else:
+            paying = replace(session, publisher=symbol_publisher(settings, found, link.party))
+            works(SymbolHolder(paying, graphs[link.party], ids[link.party]), settings)
+
+    return dict.fromkeys([*settings.data.names, SERVER], program)
+
+
 CLEAR = {"model": {"rounds": 2, "combine": {"masked": False}, "initial": {"method": "secure-sum"}}}
 SCENARIOS: dict[str, Callable[[], Mapping[PartyId, Program]]] = {
     "masked, collaborative": partial(vertical, small_job(2, {"model": {"rounds": 2, "dim": 4}})),
@@ -193,6 +212,7 @@ SCENARIOS: dict[str, Callable[[], Mapping[PartyId, Program]]] = {
     "sealed, dealt by the holder with edges": partial(sealed, dealer="A"),
     "sealed, dealt by another holder": partial(sealed, dealer="B"),
     "averaging": partial(averages, averaging_job()),
+    "symbols": partial(symbols, symbol_job(holders=("A", "B"))),
 }
 
 

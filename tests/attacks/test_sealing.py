@@ -100,6 +100,8 @@ def pair(session: ChannelContext, one: PartyId = "A", other: PartyId = "B") -> t
     ends = Channel(IDENTITIES[one], one, other, session), Channel(IDENTITIES[other], other, one, session)
     ends[0].hear(ends[1].hello)
     ends[1].hear(ends[0].hello)
+    for one_end, other_end in (ends, ends[::-1]):
+        one_end.open(other_end.confirmation())
     return ends
 
 
@@ -344,8 +346,8 @@ def test_frames_of_another_job_are_none_of_this() -> None:
 class _OneKey(channels.Direction):
     """As if both directions had one key."""
 
-    def __init__(self, secret: bytes, transcript: bytes, session: ChannelContext, *names: PartyId) -> None:
-        super().__init__(secret, transcript, session, *sorted(names))
+    def __init__(self, secret: bytes, transcript: bytes, ciphertext: bytes, session: ChannelContext, *names: PartyId):
+        super().__init__(bytes(len(secret)), bytes(len(transcript)), ciphertext, session, *sorted(names))
 
 
 @pytest.mark.parametrize("directed", [True, False])

@@ -172,6 +172,7 @@ def test_two_sessions_share_no_key_though_numbers_begin_anew(kits: Kits) -> None
         a, b = (Channel(kits.identities[me], me, to, session, extra=b"extra") for me, to in (("A", "B"), ("B", "A")))
         a.hear(b.hello)
         b.hear(a.hello)
+        b.open(a.confirmation())
         piece = bytes(a.seal_piece(1, 0, 5, b"equal"))
         assert b.open(piece).content == b"equal", "the control"
         for old in sealed:

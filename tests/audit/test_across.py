@@ -12,9 +12,6 @@ import torch
 import yaml
 from torch import Tensor
 
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
-
 from tests import nightly
 from tests.cli.commands import one_error, veilgraph
 from tests.link.altered import AlteredLink

@@ -62,8 +62,8 @@ def pairwise(change: Change) -> Callable[[Patch], None]:
     def plant(patch: Patch) -> None:
         made = keys.pairwise_mask
 
-        def mask(round_: Round, one: PartyId, private: object, peer: PartyId, public: bytes, size: int) -> Tensor:
-            return change(made(round_, one, private, peer, public, size), (one, peer))  # type: ignore[arg-type]
+        def mask(round_: Round, one: PartyId, private: object, peer: PartyId, *rest: object) -> Tensor:
+            return change(made(round_, one, private, peer, *rest), (one, peer))  # type: ignore[arg-type]
 
         patch.setattr(rounds, "pairwise_mask", mask)
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 from tests import nightly
 from tests.bad.arguments import argument_cases, outputs
 from tests.bad.case import Case, Material
@@ -38,7 +36,6 @@ PRELOADED = (
     "veilgraph.report.tables",
     "veilgraph.audit.audit",
     "veilgraph_embeddings.settings",
-    "private_set_intersection.python",
     "sklearn.metrics",
 )
 SORTS: dict[str, Callable[[Material], Iterator[Case]]] = {

@@ -183,6 +183,24 @@ def test_who_protects_edges_accepts_the_sealed_job_that_is_drafted_of_it(tmp_pat
     assert "most_neighbours" in refused.stderr
 
 
+@pytest.mark.parametrize("unit", ["training-record", "node"])
+def test_who_protects_records_or_nodes_accepts_the_sealed_job_that_is_drafted_of_it_and_it_runs(
+    unit: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    protects = ("--protect", unit, "--epsilon", "4", "--range", "x:0:3")
+    ways = (("a", ("--split", "random")), ("b", ("--no-label",)))
+    parties = [tables(tmp_path, name, *protects, *way, classes=2) for name, way in ways]
+    out = tmp_path / "job.yaml"
+    asked: list[str | Path] = [*parties, "--protect", unit]
+    assert "refuses" not in init(*asked, "--out", out)
+    assert yaml.safe_load(out.read_text())["privacy"] == {"unit": unit, "epsilon_total": 4.0}
+    said = init(*asked, "--epsilon", "5", "--out", tmp_path / "more.yaml")
+    assert f"{parties[1]} refuses such a job: limits.max_epsilon=4" in said
+    assert veilgraph("check", out).exit_code == 0
+    assert veilgraph("train", out, "--out", tmp_path / "run").exit_code == 0
+
+
 def test_who_protects_nodes_accepts_the_averaging_job_that_is_drafted_of_it(tmp_path: Path) -> None:
     """Of tables of a union, whose edges to others' nodes it leaves out."""
     protects = ("--protect", "node-edges", "--epsilon", "4", "--range", "x:0:3", "--most-neighbours", "9")
@@ -202,6 +220,32 @@ def test_who_protects_nodes_accepts_the_averaging_job_that_is_drafted_of_it(tmp_
     checked = veilgraph("check", out)
     assert checked.exit_code == 0, checked.output
     assert "2 of its edges join nodes of two holders (a 2, b 2) and are left out" in checked.output
+
+
+def test_who_protects_labels_over_tables_of_a_union_gets_symbols(tmp_path: Path) -> None:
+    """Drafted party files accept the drafted job; one that names fewer leaks, or less ε, does not."""
+    parties, whose = [], {"payer_bank": ["a", "b", "a"], "payee_bank": ["a", "a", "b"]}
+    for party in ("a", "b"):
+        paid = {"payer": ["n1", "n2", "n3"], "payee": ["n2", "n3", "n4"], **whose}
+        write(tmp_path / f"{party}-paid.csv", {name: list(values) for name, values in paid.items()})
+        more = (str(tmp_path / f"{party}-paid.csv"), "--protect", "label", "--epsilon", "4", "--split", "random")
+        parties.append(tables(tmp_path, party, *more, classes=2))
+        text = parties[-1].read_text().replace("[..., ...]", "[c0, c1]")
+        parties[-1].write_text(re.sub(r"  # (label:|  column:|  classes:|split:)", r"  \1", text))
+    limits = read_party_settings(parties[0]).limits
+    assert {"confirmed-edges", "trained-counterparts"} <= set(limits.leakage)
+    assert (limits.max_epsilon, limits.epsilon_unit) == (4.0, "label")
+    out = tmp_path / "job.yaml"
+    assert "refuses" not in init(*parties, "--protect", "label", "--epsilon", "4", "--out", out)
+    job = yaml.safe_load(out.read_text())
+    assert (job["paradigm"], job["label_privacy"], job["averaging"]) == ("averaging", {"epsilon": 4.0}, {"symbols": {}})
+    weak = veilgraph("check", out)
+    assert (weak.exit_code, "allow_weak" in weak.stderr) == (1, True)
+    checked = veilgraph("check", out, "--set", "averaging.symbols.allow_weak=true")
+    assert checked.exit_code == 0, checked.output
+    assert "refuses" in init(*parties, "--protect", "label", "--epsilon", "5", "--out", tmp_path / "more.yaml")
+    aligned = init(*BY_NAME, "--protect", "label", "--epsilon", "4", "--out", tmp_path / "names.yaml")
+    assert yaml.safe_load((tmp_path / "names.yaml").read_text())["paradigm"] == "vertical", aligned
 
 
 def test_a_party_file_that_protects_edges_fits_the_job_that_does(tmp_path: Path) -> None:
@@ -289,7 +333,7 @@ def test_what_is_to_be_protected_makes_a_private_job(
 def test_what_a_holder_refuses_is_told_with_what_settles_it(files: list[Path], tmp_path: Path) -> None:
     """``data init --accept`` is about default jobs: no limit on ε is written by it, nor names of a noised job."""
     sealed = init(*files, "--paradigm", "sealed", "--out", tmp_path / "sealed.yaml")
-    assert "refuses such a job (veilgraph data init --accept sealed): limits.leakage" in sealed
+    assert "refuses such a job (to accept it, draft the file again: veilgraph data init … --accept sealed" in sealed
     noised = init(*files, "--protect", "edge", "--out", tmp_path / "noised.yaml")
     assert "refuses such a job: edges.0.weight gives edges weights" in noised
     assert "--accept" not in noised

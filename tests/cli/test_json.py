@@ -142,7 +142,6 @@ def test_a_failed_audit_tells_what_it_found(trained: tuple[Path, Any]) -> None:
 
 
 def test_tables_are_described_and_aligned(tmp_path: Path) -> None:
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     out = tmp_path / "organisations"
     assert veilgraph("data", "export", "synthetic", "--out", out, "--overlap", "0.8").exit_code == 0
     described = document("data", "check", out / "A" / "party.yaml")

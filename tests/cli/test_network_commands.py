@@ -364,6 +364,7 @@ def test_submit_takes_an_administrators_kit_and_a_job_of_names(kits: Path, tmp_p
     assert "names its holders and nothing of their files" in one_error(
         veilgraph("net", "submit", job, "--kit", kits / "ops@example.org")
     )
+    assert "holders: [bank, shop]" in one_error(veilgraph("check", job, "--net", kits / "ops@example.org"))
     job.write_text("data: {dataset: digits}\n", encoding="utf-8")
     assert "data.holders" in one_error(veilgraph("net", "submit", job, "--kit", kits / "ops@example.org"))
     assert "--work" in usage_error(veilgraph("net", "submit", job, "--kit", kits / "bank", "--work", "dance"))

@@ -15,8 +15,6 @@ from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.tables.describe import describe_party
 
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 SHORT = ["--set", "train.epochs=3", "--set", "model.dim=4"]
 
 

@@ -617,12 +617,24 @@ def test_what_cannot_be_compared_of_own_nodes(
         compare_job(small(paradigm="averaging", **job), tmp_path / "study", **arguments)
 
 
+def test_a_comparison_keeps_its_holders_in_the_jobs_order(tmp_path: Path) -> None:
+    """The first is the label holder unless the job names another."""
+    a, b = inputs_of(small()).graphs
+    graphs = [replace(a, party="Z"), b]
+    for graph in graphs:
+        save_party(graph, tmp_path / f"{graph.party}.safetensors")
+    job = small(data={"graphs": {each.party: str(tmp_path / f"{each.party}.safetensors") for each in graphs}})
+    compare_first_way(job, tmp_path / "study")
+    kept = parse_job(json.loads((tmp_path / "study" / studies.ABOUT).read_text())["job"])
+    assert (kept.data.names, kept.data.label_party) == (job.data.names, "Z")
+    assert kept.hash() == job.hash()
+
+
 # Tables
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     folder = tmp_path_factory.mktemp("tables") / "organisations"
     assert veilgraph("data", "export", "synthetic", "--out", folder, "--overlap", "0.9").exit_code == 0
     return folder

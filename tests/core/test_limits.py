@@ -201,6 +201,7 @@ SEALED_ALONE = {
     "answer-times",
     "noisy-votes",
     "record-scores",
+    "node-bits",
     "released-weights",
     "sealed-scores",
 }
@@ -208,7 +209,11 @@ UNION_ALONE = {
     *("own-classes", "own-margins", "own-named-classes", "own-named-margins"),
     *("union-scores", "confirmed-edges", "listed-nodes"),
 }
-ELSEWHERE = SEALED_ALONE | UNION_ALONE | {"averaged-weights", "score-tallies", "single-updates", "task-tallies"}
+AVERAGING_ALONE = {
+    *("averaged-weights", "score-tallies", "single-updates", "task-tallies"),
+    *("counterpart-symbols", "trained-counterparts"),
+}
+ELSEWHERE = SEALED_ALONE | UNION_ALONE | AVERAGING_ALONE
 """Of sealed, union and averaging jobs alone."""
 VALUES = {"training-targets", "value-tallies", "target-sums"}
 HORIZONTAL_ALONE = {

@@ -12,8 +12,6 @@ import pytest
 import yaml
 from cryptography import x509
 
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 from tests import nightly
 from tests.cli.commands import veilgraph
 from tests.deploy.consortium import JOB

@@ -36,7 +36,6 @@ def job(*holders: str) -> JobSettings:
 
 @needs_broker
 def test_a_holder_that_joins_takes_part_and_one_that_leaves_does_not(tmp_path: Path) -> None:
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     file, out = tmp_path / "project.yaml", tmp_path / "consortium"
     newest = out / "authority" / ROLES
 

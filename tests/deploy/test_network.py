@@ -19,8 +19,6 @@ import torch
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 from tests import nightly
 from tests.deploy.consortium import HOLDERS, JOB, WORDS, Consortium, await_quiet, job, job_processes
 from tests.deploy.processes import listening, processes_of, read

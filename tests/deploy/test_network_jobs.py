@@ -16,8 +16,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 from tests import nightly
 from tests.deploy.consortium import HOLDERS, JOB, Consortium, await_quiet, job, job_processes
 from tests.deploy.same_here import model_of, run_here

@@ -97,10 +97,14 @@ def test_every_option_that_needs_a_value_of_a_unit_has_one() -> None:
     """The calls are as a shell would give them, so far as nothing of theirs need be there."""
     for at, words in calls():
         if at.endswith(".service") or at.startswith(("compose.yaml: ", "Container")):
-            group: Any = inner(inner(None)["net"])[words[1]]
+            is_watch = words[0] == "watch"
+            command: Any = inner(None)["watch"] if is_watch else inner(inner(None)["net"])[words[1]]
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(group, "invoke", lambda context: context.params)
-                given = group.main(words[2:], standalone_mode=False)
+                patch.setattr(command, "invoke", lambda context: context.params)
+                given = command.main(words[1 if is_watch else 2 :], standalone_mode=False)
+            if is_watch:
+                assert (given["least"], len(given["runs"])) == (0.7, 1)
+                continue
             assert given["log_format"] == "json", at
             assert given["metrics"].endswith((":9464", ":9465")), at
 
@@ -148,11 +152,12 @@ def test_the_page_has_every_metric_and_no_other(names: set[str]) -> None:
 
 
 def test_alerts_name_metrics_and_labels_that_are_there(names: set[str]) -> None:
-    labels: dict[str, set[str]] = {"state": set(STATES), "status": {"401", "5.."}}
+    units = {path.name for path in (FILES / "systemd").iterdir()}
+    labels: dict[str, set[str]] = {"state": set(STATES), "status": {"401", "5.."}, "name": units}
     for rule in RULES:
         used = set(re.findall(r"veilgraph_\w+", rule["expr"]))
         assert used <= names, rule["alert"]
-        assert used or "up{" in rule["expr"]
+        assert used or re.search(r"\bup\{|\bnode_systemd_(unit_state|timer_last_trigger_seconds)\{", rule["expr"])
         for label, values in re.findall(r'(\w+)=~?"([^"]*)"', rule["expr"]):
             if label != "job":
                 assert set(values.split("|")) <= labels[label], rule["alert"]
@@ -209,10 +214,21 @@ def test_a_unit_is_hardened(unit: Path) -> None:
     assert all("--metrics-open" not in value for _, value in found)
 
 
+def test_a_watch_that_finds_something_leaves_its_unit_failed() -> None:
+    """Exit code 3 is no success and is not tried again; a timer of the same name starts it anew."""
+    for timer in (FILES / "systemd").glob("*.timer"):
+        found = dict(directives(timer.with_suffix(".service")))
+        assert found["Type"] == "oneshot"
+        assert not {"Restart", "SuccessExitStatus", "RemainAfterExit"} & found.keys()
+        assert not found["ExecStart"].startswith("-")
+        assert f'name="{timer.stem}.service", state="failed"' in str(RULES)
+        assert f'name="{timer.name}"' in str(RULES)
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     """With a program that is there in place of the installed one, and no account to look up."""
-    for unit in UNITS:
+    for unit in (*UNITS, *(FILES / "systemd").glob("*.timer")):
         text = unit.read_text(encoding="utf-8").replace("/opt/veilgraph/bin/veilgraph", "/bin/true")
         (tmp_path / unit.name).write_text(text, encoding="utf-8")
     done = subprocess.run(

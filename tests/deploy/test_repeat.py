@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 from tests import nightly
 from tests.deploy.consortium import HOLDERS, Consortium, job
 from tests.paradigms.repeated import DROPPING, distance

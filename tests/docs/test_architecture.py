@@ -80,7 +80,6 @@ def _exists(path: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def walks(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[Walk]]:
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     with pytest.MonkeyPatch.context() as patch:
         return recorded_walks(tmp_path_factory.mktemp("walks"), patch)
 

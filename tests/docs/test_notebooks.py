@@ -205,7 +205,6 @@ def test_links_lead_to_pages(path: Path) -> None:
 
 @nightly
 def test_own_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     monkeypatch.chdir(tmp_path)
     found = executed("own-tables")
     assert found["run"].predictions.probabilities.shape == (170, 2)

@@ -9,6 +9,7 @@ import torch
 import typer
 import yaml
 
+from docs import badges
 from docs.pages import all_pages, find_page
 from veilgraph.cli import app
 from veilgraph.core.types import Kind
@@ -39,6 +40,18 @@ def test_it_is_read_in_a_few_minutes():
     assert README.index("**sealed") < README.index("pip install '.[") < README.index("## Who learns what")
 
 
+def test_badges_are_true_and_pictures_small():
+    assert badges.PICTURE.read_text(encoding="utf-8") == badges.draw(), "make docs draws them again"
+    said = badges.badges()
+    assert said["licence"] in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert min(said["python"].split(" | "), key=lambda each: int(each[2:])) == "3.11"
+    shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
+    assert {path: (ROOT / path).stat().st_size < 150_000 for path in shown} == dict.fromkeys(
+        ("docs/figures/badges.svg", "docs/figures/results.svg", "docs/figures/report.png"), True
+    )
+
+
 def test_python_blocks_run_in_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
@@ -57,7 +70,7 @@ def test_python_blocks_run_in_order(tmp_path, monkeypatch):
     [
         (
             "python.md",
-            "private_set_intersection",
+            "veilgraph",
             {"curves.png", "runs/labels", "runs/relations", "runs/tables", "runs/custom", "runs/classifier"},
         ),
         ("tuning.md", "veilgraph_tuning", {"runs/tuned", "runs/best"}),

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,8 +14,10 @@ import pytest
 import yaml
 
 import veilgraph
+from docs import search
 from docs.pages import DOCS, all_pages, find_page
-from docs.site import faults, names, stage, staged_text
+from docs.search import FIRST, FIRST_OR_SECOND
+from docs.site import PAGES, faults, names, stage, staged_text
 from tests import nightly
 from tests.cli.commands import veilgraph as called
 from tests.messy.export import export
@@ -184,38 +187,74 @@ def test_a_command_prints_the_schema_of_the_site(name: str, staged: Path) -> Non
     assert result.stdout == (staged / "schema" / f"{name}.json").read_text(encoding="utf-8")
 
 
+def test_questions_whose_page_is_found_first_stand_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = {words.lower(): target for words, target in re.findall(r"\[([^]]+)\]\((\S+?)\)", readme)}
+    links |= {title.lower(): "index.html" for title in re.findall("^## (.+)$", readme, flags=re.MULTILINE)}
+    for question, page in FIRST.items():
+        assert Path(links[question.lower()]).with_suffix(".html").name == page, question
+    assert {*FIRST.values(), *FIRST_OR_SECOND.values()} <= {"index.html"} | {
+        f"{path.stem}.html" for path in all_pages()
+    }
+
+
+def test_a_page_too_far_down_fails_the_search(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for before, question, is_fault in (
+        ((), "Is it worth it?", False),
+        (("CHANGELOG.html",), "Is it worth it?", True),
+        (("CHANGELOG.html",), "gpu", False),
+        (("CHANGELOG.html", "api.html"), "gpu", True),
+    ):
+        found = {each: [page] for each, page in (FIRST | FIRST_OR_SECOND).items()}
+        found[question] = [*before, *found[question]]
+        monkeypatch.setattr(search, "answers", lambda site, questions, found=found: found.items())
+        assert bool(search.main()) == is_fault, question
+        found[question] = []
+        assert search.main()
+        assert f"none  {question}" in capsys.readouterr().out
+
+
+def test_pages_that_name_everything_are_found_after_those_that_explain(staged: Path) -> None:
+    boosted = {
+        path.name for path in staged.glob("*.md") if path.read_text(encoding="utf-8").startswith("---\nsearch:\n")
+    }
+    assert {"CHANGELOG.md", "api.md", "claims.md"} <= boosted
+    assert not boosted & {Path(page).with_suffix(".md").name for page in (FIRST | FIRST_OR_SECOND).values()}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, subprocess.CompletedProcess[str]]:
+    """Programs that build the site, the site, and what its build said: as ``make docs`` does, apart."""
+    home = tmp_path_factory.mktemp("built")
+    subprocess.run([sys.executable, "-m", "venv", home / "venv"], check=True)
+    bin_, site = home / "venv" / "bin", home / "site"
+    subprocess.run([bin_ / "python", "-m", "pip", "install", "-q", "-r", DOCS / "requirements.txt"], check=True)
+    stage(PAGES)
+    build: list[str | Path] = [bin_ / "mkdocs", "build", "--config-file", DOCS / "site.yml", "--site-dir", site]
+    clean = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return bin_, site, subprocess.run(build, capture_output=True, text=True, check=False, env=clean)
+
+
 @nightly
 @pytest.mark.timeout(900)
-def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    """As ``make docs`` does, in an environment of its own."""
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    bin_ = tmp_path / "venv" / "bin"
-    install: list[str | Path] = [
-        bin_ / "python",
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "-r",
-        ROOT / "docs" / "requirements.txt",
-    ]
-    subprocess.run(install, check=True)
-    pages, site = ROOT / "build" / "pages", tmp_path / "built"
-    stage(pages)
-    build: list[str | Path] = [
-        bin_ / "mkdocs",
-        "build",
-        "--config-file",
-        ROOT / "docs" / "site.yml",
-        "--site-dir",
-        site,
-    ]
-    clean = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(build, capture_output=True, text=True, check=False, env=clean)
+def test_the_site_is_built_without_a_warning(built: tuple[Path, Path, subprocess.CompletedProcess[str]]) -> None:
+    _, site, done = built
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WARNING" not in done.stderr
-    assert faults(site, pages) == []
+    assert faults(site, PAGES) == []
     assert "FederatedNodeClassifier" in (site / "api.html").read_text(encoding="utf-8")
+
+
+@nightly
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+def test_the_site_finds_what_newcomers_ask(built: tuple[Path, Path, subprocess.CompletedProcess[str]]) -> None:
+    bin_, site, _ = built
+    asked: list[str | Path] = [bin_ / "python", "-m", "docs.search", site]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def anchors(text: str) -> set[str]:

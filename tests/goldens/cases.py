@@ -28,7 +28,6 @@ class Case:
         fixed: why the system's source of randomness gives the same bytes at every call; empty: it is as always, and the
             results may not depend on it.
         custom: trained by ``veilgraph.train`` with a local model of the user's own.
-        aligns: needs the package for private set intersection.
         fast: part of ``make test``.
     """
 
@@ -38,7 +37,6 @@ class Case:
     edits: Mapping[str, str] = field(default_factory=dict)
     fixed: str = ""
     custom: bool = False
-    aligns: bool = False
     fast: bool = False
 
 
@@ -281,7 +279,6 @@ TABLES: Final = (
         _job(_model("local: {hops: 1}"), data="parties: {A: own/A/party.yaml, B: own/B/party.yaml}"),
         ("data export synthetic --holders 2 --overlap 0.8 --out own", "check job.yaml", *_ALIGNED),
         fixed=_ORDER,
-        aligns=True,
     ),
     Case(
         "horizontal tables",
@@ -306,7 +303,6 @@ TABLES: Final = (
             "epsilon_neighbours: replacement}"
         },
         fixed=_NOISE,
-        aligns=True,
     ),
 )
 

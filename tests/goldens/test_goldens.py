@@ -5,8 +5,6 @@ and disclosures are compared, and the test says so by being skipped after that. 
 bit anywhere.
 """
 
-from importlib.util import find_spec
-
 import pytest
 
 from tests import nightly
@@ -16,7 +14,6 @@ from tests.goldens.making import ROOT, Goldens, case_of, make, read_goldens
 
 _FAST = [name for name, case in CASES.items() if case.fast]
 _SLOW = [name for name, case in CASES.items() if not case.fast]
-_CAN_ALIGN = find_spec("private_set_intersection") is not None
 
 
 def check(name: str, made: Goldens) -> None:
@@ -31,7 +28,7 @@ def check(name: str, made: Goldens) -> None:
 
 @pytest.fixture(scope="module")
 def slow() -> Goldens:
-    return make(ROOT, [name for name in _SLOW if _CAN_ALIGN or not CASES[name].aligns])
+    return make(ROOT, _SLOW)
 
 
 @pytest.mark.parametrize("name", _FAST)
@@ -42,8 +39,6 @@ def test_a_golden(name: str) -> None:
 @nightly
 @pytest.mark.parametrize("name", _SLOW)
 def test_goldens(name: str, slow: Goldens) -> None:
-    if CASES[name].aligns and not _CAN_ALIGN:
-        pytest.skip("there is no openmined-psi for this Python")
     check(name, slow)
 
 

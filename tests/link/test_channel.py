@@ -1,6 +1,9 @@
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from tests.errors import refused
@@ -66,6 +69,17 @@ def test_extra_is_limited() -> None:
         Channel(BANK, "bank", "shop", SESSION, extra=bytes(MAX_EXTRA_BYTES + 1))
 
 
+def test_a_library_without_ml_kem_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``cryptography`` built with an OpenSSL before 3.5."""
+
+    def lacking(seed: bytes) -> None:
+        raise UnsupportedAlgorithm("ML-KEM-768 is not supported by this backend.")
+
+    monkeypatch.setattr(channels, "MLKEM768PrivateKey", SimpleNamespace(from_seed_bytes=lacking))
+    with refused(ConfigError, code="no-ml-kem"):
+        Channel(BANK, "bank", "shop", SESSION)
+
+
 def test_an_unknown_kind_of_frame_is_the_peers_fault() -> None:
     bank, shop = pair()
     with refused(ProtocolError, code="frame-kind", value=200, party="bank"):
@@ -76,7 +90,7 @@ def test_keys_are_of_the_hellos_as_they_were_heard() -> None:
     """X25519 gives the same secret with the top bit of a public key set: the transcript has the key itself."""
     bank, shop = Channel(BANK, "bank", "shop", SESSION), Channel(SHOP, "shop", "bank", SESSION)
     body = bytearray(shop._body)
-    body[36] ^= 0x80
+    body[1220] ^= 0x80
     signed = channels.signed_bytes("shop", "bank", SESSION, bytes(body))
     assert bank.hear(bytes(body) + SHOP.sign(signed))
     assert shop.hear(bank.hello)
@@ -85,7 +99,7 @@ def test_keys_are_of_the_hellos_as_they_were_heard() -> None:
             other.open(one.confirmation())
 
 
-def test_every_channel_has_one_secret_of_its_own_and_says_nothing_of_it() -> None:
+def test_every_channel_has_two_secrets_of_its_own_and_says_nothing_of_it() -> None:
     drawn: list[bytes] = []
 
     def source(length: int) -> bytes:
@@ -96,9 +110,10 @@ def test_every_channel_has_one_secret_of_its_own_and_says_nothing_of_it() -> Non
         Channel(identity, party, peer, SESSION, extra=b"extra", secrets=source)
         for identity, party, peer in ((BANK, "bank", "shop"), (SHOP, "shop", "bank"), (BANK, "bank", "server"))
     ]
-    assert [len(secret) for secret in drawn] == [SEED_BYTES] * len(ends)
-    public = [X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw() for secret in drawn]
-    assert [end.hello[5:37] for end in ends] == public
+    assert [len(secret) for secret in drawn] == [SEED_BYTES, 64] * len(ends)
+    kem = [MLKEM768PrivateKey.from_seed_bytes(secret).public_key().public_bytes_raw() for secret in drawn[1::2]]
+    public = [X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw() for secret in drawn[::2]]
+    assert [(end.hello[5:1189], end.hello[1189:1221]) for end in ends] == list(zip(kem, public, strict=True))
     bank, shop, _ = ends
     bank.hear(shop.hello)
     shop.hear(bank.hello)
@@ -107,4 +122,6 @@ def test_every_channel_has_one_secret_of_its_own_and_says_nothing_of_it() -> Non
         shop.confirmation(),
         bytes(bank.seal_piece(1, 0, 1, b"x")),
     ]
-    assert not any(secret[start : start + 8] in each for secret in drawn for each in said for start in range(25))
+    assert not any(
+        secret[start : start + 8] in each for secret in drawn for each in said for start in range(len(secret) - 7)
+    )

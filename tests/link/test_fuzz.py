@@ -176,6 +176,7 @@ def agreed(job: str) -> tuple[Channel, Channel]:
     bank, shop = ends(job)
     bank.hear(shop.hello)
     shop.hear(bank.hello)
+    shop.open(bank.confirmation())
     return bank, shop
 
 

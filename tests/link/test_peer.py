@@ -88,8 +88,21 @@ def test_who_is_refused_for_what_it_tells_sends_nothing_more() -> None:
 def test_a_message_before_the_confirmation_is_refused() -> None:
     end = End()
     end.peer.hear(end.greeting())
+    with refused(ProtocolError, code="no-keys", party="shop"):
+        end.peer.take(end.pieces()[0])
+    assert end.peer.failure is None
+    end.peer.take(end.shop.confirmation())
     end.peer.take(end.pieces()[0])
-    assert "a message before the confirmation of its keys" in str(end.failure())
+    assert end.peer.failure is not None, "it was the second message: the control"
+    assert end.peer.failure.code == "order"
+
+
+def test_a_peer_that_stopped_before_it_confirmed_says_so() -> None:
+    end = End()
+    end.peer.take(end.peer.hear(end.greeting(end.shop.seal(FrameKind.STOPPED, b"no table"))))
+    assert (end.failure().code, "no table" in str(end.failure())) == ("stopped", True)
+    end.peer.take(end.pieces()[0])
+    assert end.failure().code == "stopped"
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES // 8, PIECE_BYTES // 8 + 1, len(LARGE)])

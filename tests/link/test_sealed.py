@@ -11,8 +11,8 @@ from veilgraph.link.channel import HEAD_BYTES, MAX_HELLO_BYTES, Channel, Channel
 from veilgraph.link.identity import Identity
 
 SECRET = b"".join(number.to_bytes(8, "little") for number in range(4096))
-EPHEMERAL = slice(5, 37)
-"""Of a hello: the public key of the session."""
+EPHEMERAL = slice(5, 1221)
+"""Of a hello: the public keys of the session."""
 
 
 def test_what_crosses_is_ciphertext() -> None:
@@ -60,10 +60,10 @@ def test_another_session_gives_no_keys(other: ChannelContext, said: str) -> None
     ("hello", "said"),
     [
         (b"", "a hello of 0 bytes"),
-        (bytes(105), "a hello of 105 bytes"),
-        (bytes(200), "install one release at all parties"),
+        (bytes(1289), "a hello of 1289 bytes"),
+        (bytes(1300), "install one release at all parties"),
         (bytes(MAX_HELLO_BYTES + 1), f"a hello of {MAX_HELLO_BYTES + 1} bytes"),
-        (b"VSEA\2" + bytes(100) + b"certificate", "is of another job"),
+        (b"VSEA\3" + bytes(1284) + b"certificate", "is of another job"),
         (Channel(BANK, "bank", "shop", SESSION).hello, "is for 'bank', not 'shop'"),
     ],
     ids=["empty", "short", "release", "long", "job", "reflected"],
@@ -89,7 +89,7 @@ def test_a_recorded_hello_gives_keys_that_nobody_has() -> None:
 def in_the_middle(own: Identity | None = None) -> tuple[Channel, Channel, Channel, Channel]:
     """The ends of bank and shop, and those that somebody between them has towards either, who has none of their keys.
 
-    Its hellos are theirs with an ephemeral key of its own, or of a certificate of its own.
+    Its hellos are theirs with ephemeral keys of its own, or of a certificate of its own.
     """
     bank, shop = Channel(BANK, "bank", "shop", SESSION), Channel(SHOP, "shop", "bank", SESSION)
     as_bank, as_shop = (own or Identity(of.certificate, fresh_key(), of.roots) for of in (BANK, SHOP))
@@ -100,7 +100,7 @@ def in_the_middle(own: Identity | None = None) -> tuple[Channel, Channel, Channe
 
 
 def swapped(hello: bytes, by: Channel) -> bytes:
-    """A hello with another's ephemeral key, and all else genuine."""
+    """A hello with another's ephemeral keys, and all else genuine."""
     changed = hello[: EPHEMERAL.start] + by.hello[EPHEMERAL] + hello[EPHEMERAL.stop :]
     assert changed != hello
     return changed
@@ -119,7 +119,7 @@ def test_the_one_in_the_middle_would_read_all_if_signatures_left_the_keys_out(mo
     """So the test above tests the signatures, and not an attack that does not work."""
     signed = channels.signed_bytes
     monkeypatch.setattr(
-        channels, "signed_bytes", lambda one, other, session, body: signed(one, other, session, body[:5] + body[37:])
+        channels, "signed_bytes", lambda one, other, session, body: signed(one, other, session, body[:5] + body[1221:])
     )
     bank, shop, to_bank, to_shop = in_the_middle()
     bank.hear(swapped(shop.hello, to_bank))

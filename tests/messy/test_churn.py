@@ -14,8 +14,6 @@ from veilgraph.protocol.job_file import read_job
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.predictions import Predictions
 
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 
 class Tables:
     """A run whose holders all had the same customers in training."""

@@ -27,8 +27,6 @@ from veilgraph.tables.describe import PROFILES, Drift, Profile, drifted, profile
 from veilgraph.tables.edges import read_edges
 from veilgraph.tables.nodes import read_nodes
 
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 
 def apart(folder: Path, job: JobSettings) -> JobSettings:
     return over(export(folder.parent, job), job)

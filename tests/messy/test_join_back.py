@@ -19,8 +19,6 @@ from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.predictions import Predictions, join_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 JOBS = {"vertical": VERTICAL, "sealed": small_job(2, {}), "sealed-named": small_job(2, {"named_nodes": 8})}
 WAYS = {"A": "  {}X ", "B": "{}x"}
 

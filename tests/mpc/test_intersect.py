@@ -1,5 +1,4 @@
 import hashlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,16 +10,15 @@ from torch import Tensor
 
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets, simulate
-from veilgraph.core.errors import ConfigError, DataError, PeerFailed, ProtocolError, VeilgraphError
+from veilgraph.core.errors import DataError, PeerFailed, ProtocolError, VeilgraphError
 from veilgraph.core.randomness import expand
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc import intersect
-from veilgraph.mpc.intersect import POINT_BYTES, align_holder, align_server, hash_and_multiply, multiply
+from veilgraph.mpc.intersect import GROUP_ORDER, POINT_BYTES, align_holder, align_server, hash_and_multiply, multiply
 
-pytest.importorskip("private_set_intersection.python")
-
+FIELD = 2**256 - 2**32 - 977
 Ids = Mapping[PartyId, Sequence[str]]
 Change = Callable[[PartyId, Tag, Tensor], list[Tensor]]
 """(receiver, tag, tensor) → what a cheater sends in its place, message by message."""
@@ -219,27 +217,63 @@ def test_holders_are_held_to_what_they_stated(monkeypatch):
             simulate(programs_)
 
 
-def test_without_the_library_the_way_out_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "private_set_intersection.python", None)
-    link = MemoryHub(["A", "B", SERVER], timeout_s=1).link("A")
-    with refused(ConfigError, code="not-installed", key="openmined_psi"):
-        align_holder(link, ["A", "B"], ["x"])
+def times(scalar: int, point: tuple[int, int]) -> tuple[int, int]:
+    """The multiple of a point of y² = x³ + 7, by the rules of chords and tangents."""
+    found: tuple[int, int] | None = None
+    while scalar:
+        found = added(found, point) if scalar & 1 else found
+        point, scalar = added(point, point), scalar >> 1
+    assert found is not None
+    return found
 
 
-def test_the_library_hashes_and_multiplies_on_p256_as_assumed():
-    """k = b·s in one step equals b, then s; and H(id)·1 is the hash that the views below are tested for."""
-    b, s = 0xABCDEF << 190, 0x123457
-    points = hash_and_multiply(b, ["x", "y"])
-    assert multiply(s, points) == hash_and_multiply(b * s % intersect._GROUP_ORDER, ["x", "y"])
+def added(left: tuple[int, int] | None, right: tuple[int, int]) -> tuple[int, int]:
+    if left is None:
+        return right
+    (x, y), (u, v) = left, right
+    slope = 3 * x * x * pow(2 * y, -1, FIELD) if left == right else (v - y) * pow(u - x, -1, FIELD)
+    third = (slope * slope - x - u) % FIELD
+    return third, (slope * (x - third) - y) % FIELD
+
+
+def compressed(point: tuple[int, int]) -> bytes:
+    return bytes([2 + point[1] % 2]) + point[0].to_bytes(32, "big")
+
+
+def hashed(name: str) -> tuple[int, int]:
+    """H(id) by its definition: the first hash that is the x of a point, whose even y is taken."""
+    for count in range(256):
+        x = int.from_bytes(hashlib.sha256(b"veilgraph alignment/" + bytes([count]) + name.encode()).digest(), "big")
+        y = pow(x**3 + 7, (FIELD + 1) // 4, FIELD)
+        if x < FIELD and y * y % FIELD == (x**3 + 7) % FIELD:
+            return x, y if y % 2 == 0 else FIELD - y
+    raise AssertionError(name)
+
+
+def test_ids_are_hashed_and_points_multiplied_as_the_curve_says():
+    """Beside arithmetic of our own, over the lengths at which work is parted among threads, and Unicode."""
+    b, s = 0xABCDEF << 190, GROUP_ORDER - 2
+    ids = [*map(str, range(20)), "Müller", "北京", "x" * 5000]
+    points = hash_and_multiply(b, ids)
+    assert points == [compressed(times(b, hashed(each))) for each in ids]
+    assert multiply(s, points) == [compressed(times(b * s % GROUP_ORDER, hashed(each))) for each in ids]
+    many = hash_and_multiply(b, [str(number % 20) for number in range(1100)])
+    assert many == [points[number % 20] for number in range(1100)]
+    assert multiply(s, []) == hash_and_multiply(s, []) == []
     assert {len(point) for point in points} == {POINT_BYTES}
-    inverse = pow(b, -1, intersect._GROUP_ORDER)
-    assert multiply(inverse, points) == hash_and_multiply(1, ["x", "y"])
+
+
+@pytest.mark.parametrize("bad", [bytes(33), b"\2" + bytes(31) + b"\5", b"\2" + b"\xff" * 32, b"\4" + b"\1" * 32])
+def test_what_is_no_point_is_refused(bad):
+    """Nothing; an x without a y, as 5 is; an x beyond the field; a form of another length."""
+    with pytest.raises(ValueError, match=r"."):
+        multiply(3, [*hash_and_multiply(1, ["a"]), bad])
 
 
 def test_no_message_holds_what_a_party_without_keys_can_compute():
-    hashed = [point for own in SETS.values() for point in hash_and_multiply(1, own)]
+    bare = [point for own in SETS.values() for point in hash_and_multiply(1, own)]
     guesses = {guess for own in SETS.values() for text in own for guess in (hashlib.sha256(text.encode()).digest(),)}
-    guesses |= {*hashed, *map(token, hashed)}
+    guesses |= {*bare, *map(token, bare)}
     probes = {probe for guess in guesses for probe in (guess, guess[1:], guess[:16], token(guess))}
     for messages in views(SETS).values():
         for row in rows_of(messages, Kind.BLINDED_IDS, Kind.ID_TOKENS, Kind.COMMON_IDS):

@@ -57,7 +57,6 @@ def vertical_tables(folder: Path) -> dict[str, Path]:
 
 @nightly
 def test_tables_that_have_changed_are_parsed_once_to_predict(tmp_path: Path, parsed: Counter[str]) -> None:
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     tables = vertical_tables(tmp_path / "tables")
     run = train(over(tables), tmp_path / "run")
     with (tables["A"].parent / "nodes.csv").open("a", encoding="utf-8") as file:

@@ -226,7 +226,7 @@ def test_nodes_added_after_training_are_predicted_as_trained(tmp_path: Path) -> 
     [
         (
             lambda content: content["nodes"].update(features=[{"columns": "x*", "missing": "zero"}]),
-            "no feature column of [AB] is [AB]'s 'x0001' with the same settings",
+            "[AB] has no feature column like [AB]'s 'x0001', with the same missing",
         ),
         (
             lambda content: content["nodes"].update(features=[{"columns": ["x0001", "x0003", "x0002"]}]),
@@ -234,7 +234,7 @@ def test_nodes_added_after_training_are_predicted_as_trained(tmp_path: Path) -> 
         ),
         (
             lambda content: content["nodes"]["label"].update(classes=["0", "2", "1"]),
-            "[AB]'s classes are not [AB]'s in the same order; mend nodes.label.classes",
+            "[AB] and [AB] name different classes, or in another order; mend nodes.label.classes",
         ),
     ],
     ids=["settings", "count", "classes"],
@@ -338,7 +338,7 @@ def test_only_this_partys_own_names_are_shown(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         train(over(parties, settings), tmp_path / "run")
     text = str(caught.value)
-    assert ("no feature column of B is A's 'x0002'" in text) != ("no feature column of A is B's 'secret'" in text)
+    assert ("B has no feature column like A's 'x0002'" in text) != ("A has no feature column like B's 'secret'" in text)
 
 
 @nightly

@@ -11,11 +11,8 @@ import yaml
 
 from tests import about
 from tests.errors import refused
-from tests.paradigms.exported import edited
-
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 from tests.faults.runs import LABEL_HOLDER, OTHER, table_job
+from tests.paradigms.exported import edited
 from veilgraph.audit.attack import load_view
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.tensor_file import load_tensors

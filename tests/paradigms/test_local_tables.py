@@ -9,9 +9,6 @@ import torch
 import yaml
 
 from tests import about, nightly
-
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 from tests.errors import refused
 from tests.paradigms.exported import edited
 from tests.paradigms.local import disclosed, kept, sent

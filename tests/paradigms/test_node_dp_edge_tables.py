@@ -9,9 +9,6 @@ import pytest
 import yaml
 
 from tests import about
-
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 from tests.errors import refused
 from tests.paradigms.local import edges
 from tests.paradigms.local_tables import COMMON, OWN, party_file, tables

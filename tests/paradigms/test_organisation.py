@@ -12,9 +12,6 @@ import yaml
 
 from tests import about, nightly
 from tests.errors import refused
-
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 from tests.paradigms.exported import found_in, plain_hashes
 from tests.paradigms.local_tables import party_file, tables
 from tests.paradigms.organisations import exported, job

@@ -9,9 +9,6 @@ import torch
 import yaml
 
 from tests import about, nightly
-
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 from tests.paradigms.private import entries
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError

@@ -40,8 +40,6 @@ from veilgraph.runtime.store.predictions import Predictions, load_predictions
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 from veilgraph.samples.organisations import export_organisations
 
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 VERTICAL: Mapping[str, Settings] = {
     "dropout": {"model": DROPPING, "train": {"epochs": 2}},
     "secure sum": {"model": DROPPING | {"initial": {"method": "secure-sum"}}},

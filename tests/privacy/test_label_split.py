@@ -16,9 +16,6 @@ import yaml
 from pydantic import ValidationError
 
 from tests.errors import refused
-
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
 from tests.paradigms.local import kept, sent
 from tests.paradigms.local_tables import COMMON, party_file, tables
 from tests.roles.local_parties import BY_NODE, PRIVATE_LABELS, local_job

@@ -12,9 +12,13 @@ from tests.privacy.chance import fixed
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy import noise
-from veilgraph.privacy.noise import gaussian, granularity, laplace
+from veilgraph.privacy.noise import fine_gaussian, gaussian, granularity, laplace
 
-SAMPLERS = {"gaussian": (gaussian, stats.norm), "laplace": (laplace, stats.laplace)}
+SAMPLERS = {
+    "gaussian": (gaussian, stats.norm),
+    "fine gaussian": (fine_gaussian, stats.norm),
+    "laplace": (laplace, stats.laplace),
+}
 every_sampler = pytest.mark.parametrize(("sampler", "law"), SAMPLERS.values(), ids=SAMPLERS)
 COUNT = 200_000
 
@@ -206,3 +210,46 @@ def test_the_c_library_is_never_asked(monkeypatch, target, by):
     monkeypatch.setattr(noise, "opt_func_info", lambda **_: found)
     for name in ("log", "tan"):
         assert (noise.function_of(name) is getattr(np, name)) == (by is np)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.9999])
+def test_two_parts_of_noise_have_few_cells_to_a_deviation_and_no_coarse_grid_shows(monkeypatch, scale):
+    """The bound of proofs.md: 2^12 and 2^11 cells, little noise of four coarse cells, and one variance together."""
+    asked, drawn = [], noise.granularity(scale)
+    values = (fine_gaussian((COUNT,), scale, fixed(scale)).numpy() / drawn).astype(np.int64)
+    low = np.bincount(values % 512 // 32, minlength=16)
+    assert stats.chisquare(low).pvalue > 1e-3
+    draw = noise.to_grid
+
+    def kept(cells, step):
+        asked.append((np.std(cells), step))
+        draw(cells, step)
+
+    monkeypatch.setattr(noise, "to_grid", kept)
+    fine_gaussian((2**15,), scale, fixed(scale))
+    (much, coarse), (little, fine) = asked
+    assert (coarse, fine) == (512 * drawn, drawn)
+    assert 2**11 * 0.98 < much < 2**12 * 1.02
+    assert little == pytest.approx(2**11, rel=0.02)
+    assert math.hypot(much * coarse, little * fine) == pytest.approx(scale, rel=0.02)
+
+
+@pytest.mark.parametrize(("cells", "shows"), [(4.0, False), (0.3, True)])
+def test_a_coarse_grid_shows_no_more_through_little_noise_than_the_proof_says(cells, shows):
+    """The law of M·R_1 + R_2 against one Gaussian, a coarse cell and rounding, both added up in full at small sizes."""
+    wide, much = 8, 12.0
+    little = cells * wide
+    whole, reach = math.hypot(much * wide, little), 9
+    coarse, fine = (np.arange(-int(reach * s), int(reach * s) + 1) for s in (much, little))
+    parts = [
+        np.diff(stats.norm.cdf(np.append(grid, grid[-1] + 1) - 0.5, scale=s))
+        for grid, s in ((coarse, much), (fine, little))
+    ]
+    at = np.arange(-40, 41)
+    law = np.array([parts[0] @ np.interp(value - wide * coarse, fine, parts[1], left=0, right=0) for value in at])
+    places, weights = np.polynomial.legendre.leggauss(60)
+    apart = at[:, None] - wide / 2 * places
+    expected = (stats.norm.cdf(apart + 0.5, scale=whole) - stats.norm.cdf(apart - 0.5, scale=whole)) @ weights / 2
+    assert (abs(law / expected - 1).max() > 1e-3) == shows
+    if not shows:
+        assert abs(law / expected - 1).max() < 1e-9

@@ -59,6 +59,10 @@ def test_without_limits_the_top_of_the_page_says_what_was_found(copy: Copy) -> N
         page = page_of(run)
         assert page.within["dd"][2].startswith(verdict)
         assert page.within["dd"][2].endswith("no limits set")
+        strongest = max(each["value"]["value"] for each in content["findings"] if each["measure"] == "auc")
+        assert (f"the strongest with AUC {strongest:.3f}; 0.500 by guessing" in page.within["dd"][2]) == (
+            tone == "leak"
+        )
         assert tone in [each.get("class") for each in page.attributes("dd")]
 
 

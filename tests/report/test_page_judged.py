@@ -246,6 +246,31 @@ def test_the_page_begins_with_alone_together_and_pooled(copy: Copy) -> None:
         page_of(run)
 
 
+def test_the_head_has_what_others_reach_on_the_same_test_nodes(copy: Copy) -> None:
+    run = copy("plain")
+    ways = {"A alone": {"test_accuracy": 0.25}, "B alone": {"test_accuracy": 0.5}, "pooled": {"test_accuracy": 0.75}}
+    (run / COMPARED).write_text(json.dumps(ways))
+    top = page_of(run).within["dd"][0]
+    assert ("25.0 % A alone" in top, "75.0 % pooled" in top, "B alone" in top) == (True, True, False)
+    summary = json.loads((run / "summary.json").read_text())
+    own = {key: value for key, value in summary.items() if key.startswith("test_")}
+    (run / "summary.json").write_text(json.dumps({**summary, "alone": {"A": {"together": own, "alone": {}}}}))
+    top = page_of(run).within["dd"][0]
+    assert ("25.0 % A alone" in top, "pooled" in top) == (True, False)  # pooled is judged on all holders' nodes
+
+
+def test_the_head_has_the_jobs_first_figure_of_others_or_nothing(found: RunData, copy: Copy) -> None:
+    run = copy("plain")
+    judged_by_f1 = replace(selecting(found, "f1"), path=run)
+    for figures, lines in (
+        ({"test_accuracy": 0.25, "test_f1": 0.375}, ["0.375 A alone"]),
+        ({"test_accuracy": 0.25}, []),
+    ):
+        (run / COMPARED).write_text(json.dumps({"A alone": figures}))
+        told = evaluation_section(judged_by_f1, TOLD)
+        assert [line for line in told["beside"] if line.endswith(" alone")] == lines
+
+
 def test_what_calibration_did_is_told_on_test_nodes(found: RunData) -> None:
     own = TOLD.test.likely
     one = own[:, 1] / 4

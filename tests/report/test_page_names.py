@@ -54,7 +54,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def page(job: dict[str, Any], out: Path) -> Page:
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     bank = vg.Tables(customers(), features=["income"], label="state")
     shop = vg.Tables(pd.DataFrame({"id": [f"C{row}" for row in range(10, ROWS)], "spent": np.arange(10, ROWS) / ROWS}))
     vg.fit(job, {"bank": bank, "shop": shop}, out)

@@ -153,6 +153,7 @@ def online_job(output: str) -> JobSettings:
 SEALED: dict[str, JobSettings] = {
     "sealed, noise on edges": sealed_job(2, voting(epsilon_total=4.0)),
     "sealed, noise on records": record_job(3),
+    "sealed, bits of nodes": record_job(3, unit="node"),
     "sealed, judged": sealed_job(2, {"train": {"select_by": "accuracy"}}),
     "sealed, checked, margins": sealed_job(2, {"output": "margins", "dealer_checks": 0.5}),
     "sealed, named and released": sealed_job(2, {"named_nodes": 5, "release": "holders"}),

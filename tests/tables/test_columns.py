@@ -242,6 +242,7 @@ def hashes(feature: dict[str, Any]) -> tuple[bytes, ...]:
 def test_what_a_column_is_read_as_is_in_its_hash() -> None:
     assert len({hashes(each) for each in SAID}) == len(SAID)
     assert hashes(SAID[4]) == hashes({"columns": "d", "date": {"days_since": "2024-01-01T00:00:00Z"}})
+    assert hashes(SAID[4]) == hashes({"columns": "d", "date": {"days_since": "2024-01-01", "format": "%d.%m.%Y"}})
     months = hashes({"columns": "d", "date": {"parts": ["month"]}})
     assert months[2] != months[3]
     priced = [party(**each).nodes for each in ({}, *({"target": t, "split": FRACTIONS} for t in ("price", "worth")))]

@@ -14,7 +14,13 @@ from tests.tables.writing import build, party, write
 from veilgraph.protocol.party_settings import PartySettings, read_party_settings
 from veilgraph.report.tables import party_tables
 from veilgraph.tables.column_settings import CategoricalFeatures, FormatSettings, NumericFeatures
-from veilgraph.tables.describe import CategoricalDescription, NumericDescription, RelationDescription, describe_party
+from veilgraph.tables.describe import (
+    CategoricalDescription,
+    NumericDescription,
+    RelationDescription,
+    columns_used,
+    describe_party,
+)
 from veilgraph.tables.settings import EdgeSettings, NodeSettings
 
 
@@ -110,6 +116,11 @@ def test_tables_show_every_number_and_take_names_as_they_are(tmp_path):
         "val        │ 1: no 1, yes 0",
     ):
         assert line in text
+
+
+def test_a_party_without_columns_is_told_apart_from_one_that_uses_none():
+    assert columns_used(0, {}) == "no columns used: it has no nodes"
+    assert columns_used(0, {"x": "all rows are alike"}).startswith("0 of 1 columns used; left out: x")
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -80,7 +80,6 @@ def test_ids_that_can_be_gone_through_once_do_for_all_trials(tmp_path: Path) -> 
 def test_tables_are_aligned_once_and_their_copy_is_in_every_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     aligned = list[Path]()
 
     def align(job: Any, out: Path, **named: Any) -> object:

@@ -277,7 +277,13 @@ def test_a_relation_that_comes_late_in_a_sorted_file_is_seen(tmp_path, name):
 
 @pytest.mark.parametrize(
     ("unit", "categories", "relations"),
-    [("node", False, True), ("node-edges", False, False), ("edge", True, False), ("label", True, True)],
+    [
+        ("node", False, True),
+        ("training-record", False, True),
+        ("node-edges", False, False),
+        ("edge", True, False),
+        ("label", True, True),
+    ],
 )
 def test_nothing_that_one_node_or_edge_has_is_written_where_it_is_protected(tmp_path, unit, categories, relations):
     """A category or relation of one node or edge alone would tell of it, in every job's number of columns."""
@@ -297,7 +303,7 @@ def test_nothing_that_one_node_or_edge_has_is_written_where_it_is_protected(tmp_
     assert ("odd" in text) == categories
     assert ("rare" in text) == relations
     assert settings.limits.epsilon_unit == unit
-    assert settings.limits.epsilon_neighbours == ("zero-out" if unit == "node-edges" else "replacement")
+    assert settings.limits.epsilon_neighbours == ("replacement" if unit in ("edge", "label") else "zero-out")
 
 
 def test_most_neighbours_in_a_draft_are_of_no_tables(tmp_path):

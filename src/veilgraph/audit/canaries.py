@@ -16,26 +16,12 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from veilgraph.core.errors import DataError
-from veilgraph.privacy.accountant import gaussian_epsilon
-from veilgraph.protocol.evidence import Claims, Level
+from veilgraph.protocol.trade_offs import Claims, Level
 
 _SHARES: Final = (1, 2, 4, 8)  # all canaries are guessed, or one in so many
-
-
-class GaussianClaims:
-    """Trade-offs of Gaussian differential privacy; a ``loss`` is its parameter μ."""
-
-    def level(self, loss: float) -> Level:
-        """Power of a test → the least level that it has under μ = ``loss``; see ``Claims``."""
-        return lambda power: float(ndtr(ndtri(power) - loss))
-
-    def epsilon(self, loss: float, delta: float) -> float:
-        """The ε of μ = ``loss`` at ``delta``; see ``Claims``."""
-        return gaussian_epsilon(loss, delta)
 
 
 @dataclass(frozen=True)

@@ -242,7 +242,8 @@ def _paid(case: AuditContext, view: View) -> Found:
         different = sum(len({fingerprint(each.tensor()) for each in some}) for some in sent)
         if different:
             yield compared(other, different, different - _releases_paid(case, other).total())
-    if settings.noise.counts_votes:  # whoever opened predictions to the label holder has paid for their noise
+    # Whoever opened predictions to the label holder has paid for their noise.
+    if settings.noise.counts_votes or settings.noise.sums_records:
         for name in settings.duties.publishing if view.party == settings.data.label_party else ():
             opened = len({each.session for each in view.received(Kind.MASK_SHARE, name)})
             yield compared(name, opened, int(opened > 0 and not _releases_paid(case, name)["predictions"]))

@@ -75,8 +75,9 @@ def empirical_epsilon(case: AuditContext, adversary: str, found: Sequence[Eviden
 def _canary_tests(case: AuditContext, adversary: str, found: Sequence[Evidence]) -> Iterator[_CanaryTest]:
     """Yield, for each kind of noisy data that an adversary receives, the holders that add noise and their canaries.
 
-    Released features go to the holders that learn, privately trained weights to all parties, edges' noisy votes to the
-    label holder (unless the dealer colludes), and perturbed labels to whoever gets gradients.
+    Released features go to the holders that learn, privately trained weights to all parties, edges' noisy votes and
+    what is made of noisy sums to the label holder (unless the dealer colludes), and perturbed labels to whoever gets
+    gradients.
     """
     settings, members = case.settings, members_of(adversary)
     privacy, private, plan, duties = settings.privacy, settings.label_privacy, settings.training_plan, settings.duties
@@ -90,9 +91,9 @@ def _canary_tests(case: AuditContext, adversary: str, found: Sequence[Evidence])
             lacking = f"{_LACKING} {plan.setting}.canaries"
             yield trains, plan.canaries, lacking, partial(_paradigm_guesses, case, adversary)
     elif privacy is not None:
-        votes = settings.noise.counts_votes
-        if votes and SERVER not in members and settings.data.label_party in members:
-            guesses = partial(_vote_guesses, case, adversary)
+        noise, hears = settings.noise, SERVER not in members and settings.data.label_party in members
+        if (noise.counts_votes or noise.sums_records) and hears:
+            guesses = partial(_vote_guesses if noise.counts_votes else _paradigm_guesses, case, adversary)
             yield duties.publishing, settings.noise.canaries, f"{_LACKING} privacy.canaries", guesses
     gradients = [each for each in found if each.sort == "gradients"]
     holders = {holder for each in gradients for holder in each.about if each.about == (holder,)}

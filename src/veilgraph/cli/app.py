@@ -304,8 +304,7 @@ def override(text: str) -> tuple[str, object]:
 PassphraseFile = Annotated[
     Path | None,
     option(
-        "Holds the private key's passphrase, should it have one; mode 600. Else from VEILGRAPH_PASSPHRASE, or a "
-        "prompt.",
+        "File with the private key's passphrase, with mode 600. Default: VEILGRAPH_PASSPHRASE, or a prompt.",
         "FILE",
         name="--passphrase-file",
     ),
@@ -332,7 +331,7 @@ def passphrase_source(file: Path | None, *, of: Path, fresh: bool = False) -> ke
             )
         typed = getpass(f"{'New passphrase' if fresh else 'Passphrase'} for {of}: ")
         if fresh and typed != getpass("The same again: "):
-            raise ConfigError("the two passphrases differ; begin anew")
+            raise ConfigError("the two passphrases differ; run the command again")
         return typed.encode()
 
     return ask

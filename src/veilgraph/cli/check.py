@@ -32,6 +32,7 @@ from veilgraph.protocol.preset import Choice
 
 with deferred():
     from veilgraph.deploy import checking
+    from veilgraph.deploy.submit import check_names
     from veilgraph.privacy import aggregation
     from veilgraph.privacy.lifetime_ledger import Lifetime
     from veilgraph.protocol import acceptance, aligning, limits, party_settings
@@ -99,6 +100,8 @@ def check_command(
             if value is not None and needs is not None:
                 raise typer.BadParameter(f"is for {needs}; give both, or leave it out", param_hint=name)
     settings, choices = read_chosen(file, overrides)
+    if net is not None:
+        check_names(settings)
     found: dict[str, object] = {"job": file, "preset": {"name": settings.preset, "chose": choices}}
     for name, text in () if settings.record is None else settings.record.told():
         echo(f"{name}: {' '.join(text.split())}")
@@ -150,6 +153,8 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
         if nodes is not None and (nodes or not settings.is_aligned):
             sizes = {each.party: _party_sizes(each, settings) for each in described}
             costs = paradigm.session.costs(settings, nodes, sizes)
+            if refused := paradigm.guarantee.too_weak(settings, sizes):
+                raise ConfigError(refused, code="too-weak")
             note(*_expected_gain(settings, nodes, sizes))
         note(limits.delta_in_doubt(settings, nodes), paradigm.data.unknown_range(settings))
         _check_parties_accept(settings, described, nodes if settings.is_aligned else None)
@@ -171,7 +176,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
         holders = tables.data_facts(graphs, aligned=settings.is_aligned)
     if costs is not None:
         note(f"{common}{tables.will_send(costs)}")
-    if settings.label_privacy is not None:
+    if settings.label_privacy is not None and not settings.noise.learns_true_labels:
         learn = "learn" if len(perturbing(settings)) > 1 else "learns"
         note(
             f"{listed(perturbing(settings))} {learn} from perturbed labels: ε {settings.label_privacy.epsilon:g} of "
@@ -181,7 +186,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
 
 
 def _expected_gain(settings: JobSettings, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> list[str]:
-    return paradigm_of(settings).guarantee.expected_gain(settings, nodes, sizes[settings.data.label_party].training)
+    return paradigm_of(settings).guarantee.expected_gain(settings, nodes, sizes)
 
 
 def _party_sizes(of: PartyDescription, job: JobSettings) -> PartySizes:
@@ -270,10 +275,10 @@ def _refuse_costs(settings: JobSettings) -> Costs:
             "them; a run's report says what it sent"
         )
     raise ConfigError(
-        "this job's data are tables of others, of which only an alignment tells how many nodes are common: give "
-        "--nodes, --training, --classes, and --columns and --edges of every holder"
+        "the holders' tables are not here, so the number of common nodes is not known: give --nodes, --training, "
+        "--classes, and --columns and --edges of every holder"
         if settings.is_aligned
-        else "this job's data are tables of others: give --classes, and --columns of every holder"
+        else "the holders' tables are not here: give --classes, and --columns of every holder"
     )
 
 
@@ -281,11 +286,11 @@ def _given_sizes(settings: JobSettings, given: Mapping[str, Any]) -> tuple[int, 
     """Return the number of common nodes and each holder's sizes, from the options ``given``: option → value or None."""
     of_nodes = ("--nodes", "--training", "--validation", "--edges")
     if not settings.is_aligned and (name := next((each for each in of_nodes if given[each] is not None), None)):
-        way = f"jobs of paradigm {settings.paradigm} send as much whatever it is; leave it out"
+        way = f"changes nothing in what a job of paradigm {settings.paradigm} sends; leave it out"
         raise typer.BadParameter(way, param_hint=name)
     for name in ("--nodes", "--training", "--classes") if settings.is_aligned else ("--classes",):
         if given[name] is None:
-            raise typer.BadParameter("sizes are given all or none", param_hint=name)
+            raise typer.BadParameter("is missing; give all sizes, or none", param_hint=name)
     columns = _counts_of_all("--columns", given["--columns"], settings)
     if not settings.is_aligned:
         return 0, {holder: PartySizes(count, 0, classes=given["--classes"]) for holder, count in columns.items()}
@@ -339,7 +344,8 @@ def budget_command(
         raise typer.BadParameter("--party says where its ledger is; give one of them", param_hint="--ledger")
     if job is None and (overrides or total is not None or nodes is not None or (jobs, predictions) != (1, 0)):
         raise typer.BadParameter(
-            "--set, --total, --nodes, --jobs and --predictions are about a job; give one", param_hint="JOB.yaml"
+            "is missing, and --set, --total, --nodes, --jobs and --predictions need a job; give one",
+            param_hint="JOB.yaml",
         )
     totals = _parse_totals(_TOTALS if total is None else total)
     settings = None if job is None else read_settings(job, overrides)

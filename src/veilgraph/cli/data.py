@@ -62,7 +62,8 @@ def check_party_command(file: Path, job: Path | None = None) -> None:
 def _use_in_job(edges: describe.EdgeDescription, job: JobSettings) -> dict[str, Any]:
     owners = [name for name in job.data.names if name != job.inputs.across]
     others = {name: count for name, count in edges.named().items() if name not in owners}
-    _, degree = paradigm_of(job).session.stated(job, job.data.label_party, releases=False)["neighbours"]
+    stated = paradigm_of(job).session.stated(job, job.data.label_party, releases=False)
+    _, degree = stated.get("neighbours", (0, None))  # of a job that computes over all edges of a node
     return {"file": edges.file, "across": edges.across_in(owners), "others": others, "largest_degree": degree}
 
 
@@ -89,9 +90,10 @@ def _across_words(edges: describe.EdgeDescription, job: JobSettings | None) -> l
         used, others, limit = (_use_in_job(edges, job)[name] for name in ("across", "others", "largest_degree"))
         more = f"; {edges.across - used:,} name others, and are left out ({_list_counts(others)})" if others else ""
         found.append(f"{edges.file}: {used:,} join nodes of two holders of job {job.name}{more}")
-        refused = (1 << most.bit_length()) + (job.inputs.across is not None) > limit  # a bank states one at least
-        found[1] += f"; job {job.name} computes over {limit:,}, all holders' rounded up to powers of two together"
-        found[1] += f", and fails if it uses all of these: leave out edges of nodes like {hub}" * refused
+        if limit is not None:
+            refused = (1 << most.bit_length()) + (job.inputs.across is not None) > limit  # a bank states one at least
+            found[1] += f"; job {job.name} computes over {limit:,}, all holders' rounded up to powers of two together"
+            found[1] += f", and fails if it uses all of these: leave out edges of nodes like {hub}" * refused
     return found
 
 
@@ -143,8 +145,8 @@ def show_party(file: Path, job: JobSettings | None = None) -> describe.PartyDesc
         )
     if (only := description.only_class) is not None:
         echo(
-            f"all training nodes are of class {only!r}, and where no other holder has labels a job refuses them: label "
-            "some of another class, or change nodes.split"
+            f"all training nodes are of class {only!r}. Jobs refuse that unless another holder has labels: label nodes "
+            "of another class, or change nodes.split"
         )
     echo(
         describe.columns_used(
@@ -215,7 +217,7 @@ def export_command(
         data["partition"] = {"overlap": _OVERLAP if overlap is None else overlap}
     if other := next((each for each in overrides or () if not each.startswith("data.")), None):
         raise typer.BadParameter(
-            f"{other!r} is not of a job's data, as data.payments.customers=2000", param_hint="--set"
+            f"{other!r} is no key of data; give one as in data.payments.customers=2000", param_hint="--set"
         )
     said = {"paradigm": paradigm, "preset": "paper", "data": data}
     settings = overridden(job_file.parse_job(said, source="export"), overrides).data

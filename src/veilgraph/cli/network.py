@@ -40,6 +40,7 @@ with deferred():
     from veilgraph.deploy.join import join
     from veilgraph.deploy.kit import Kit
     from veilgraph.deploy.metrics.door import Address, read_address
+    from veilgraph.deploy.module_key import KeyUri, open_key
     from veilgraph.deploy.progress import SiteJobs
     from veilgraph.deploy.project import draft_project, extend, provision, read_project
     from veilgraph.deploy.revocation import install_list
@@ -53,13 +54,13 @@ with deferred():
 MetricsOption = Annotated[
     str | None,
     option(
-        "Serve metrics for Prometheus at /metrics there, and /ready and /healthz. Default: nowhere. Port 0: any.",
+        "Address that serves Prometheus metrics (/metrics), /ready and /healthz. Default: none. Port 0: any free one.",
         "HOST:PORT",
         name="--metrics",
     ),
 ]
 MetricsOpen = Annotated[
-    bool, flag("--metrics-open", "With --metrics: other machines may read them; without TLS, and without a token.")
+    bool, flag("--metrics-open", "With --metrics: let other machines read them, without TLS and without a token.")
 ]
 KitOption = Annotated[Path, option("An administrator's start-up kit.", "KIT", name="--kit")]
 KitArgument = Annotated[Path, argument("This participant's start-up kit.", "KIT")]
@@ -82,13 +83,13 @@ def init_command(
     """Write a project file: who takes part, and where the server is.
 
     Options:
-        HOLDERS... (holders): Their names, as jobs name them.
-        --administrator E-MAIL (administrators): Who submits jobs; may be given several times.
-        --server HOST: The server's name in the network.
-        --port: Of the server's broker, for all.
-        --dealer NAME: A machine of its own that deals. Default: the server does.
-        --broker HOST: A further broker, at the same port; may be given several times.
-        --name NAME: Of the consortium.
+        HOLDERS... (holders): Names of the data holders, as jobs name them.
+        --administrator E-MAIL (administrators): Person who submits jobs; may be given several times.
+        --server HOST: Host name of the server.
+        --port: Port of the server's broker, for everybody.
+        --dealer NAME: Name of a machine of its own that deals. Default: the server deals.
+        --broker HOST: Host of a further broker, at the same port; may be given several times.
+        --name NAME: Name of the consortium.
         --out FILE: The project file to write.
     """
     check_new(out, replace=replace)
@@ -100,7 +101,11 @@ def init_command(
 
 @command("provision", "veilgraph net provision project.yaml --out consortium", net)
 def provision_command(
-    project: Path, out: Path = Path("consortium"), add: bool = False, passphrase_file: PassphraseFile = None
+    project: Path,
+    out: Path = Path("consortium"),
+    add: bool = False,
+    root_key: str | None = None,
+    passphrase_file: PassphraseFile = None,
 ) -> None:
     """Make certificates and one start-up kit per participant.
 
@@ -110,25 +115,30 @@ def provision_command(
     Options:
         PROJECT.yaml (project): Who takes part, and where the server is.
         --out DIR: Folder to make.
-        --add: The folder is there: make kits for holders and administrators alone who are new in the project file.
+        --add: Make kits in a folder that exists, for new holders and administrators of the project file alone.
+        --root-key URI: pkcs11: URI of a key in a module, that is to sign certificates; its PIN is the passphrase.
     """
     authority = out / "authority"
+    if add and root_key is not None:
+        raise ConfigError("--root-key: with --add the project has its root; leave one out")
     if add:
         kits = extend(
             read_project(project), Authority(authority, passphrase_source(passphrase_file, of=authority)), out
         )
     else:
-        kits = provision(read_project(project), out)
+        uri = None if root_key is None else KeyUri.read(root_key)
+        pin = passphrase_source(passphrase_file, of=authority)
+        kits = provision(read_project(project), out, None if uri is None else open_key(uri, pin()))
     for name, kit in kits.items():
         echo(f"{name:24} {kit}")
     echo(f"{'(signing key)':24} {authority}: keep it off line, and never at the server")
-    echo("every key was made here: hand the kits over, then remove your copies of them")
+    echo("all keys were made here: hand the kits over, then delete your copies")
     if add:
         newest = authority / "roles.json"
         echo(f"{newest}: no secret; for everybody else, the server first: veilgraph cert install KIT roles.json")
     echo(
-        "next, at the server, and where somebody else deals there: veilgraph net join KIT; at every holder: veilgraph "
-        "net join KIT --party party.yaml"
+        "next, at the server, and at the dealer if it is another machine: veilgraph net join KIT; at every holder: "
+        "veilgraph net join KIT --party party.yaml"
     )
 
 
@@ -153,11 +163,12 @@ def join_command(
         --party PARTY.yaml: The holder's own party file.
         --runs DIR: Where runs are kept. Default: in the kit.
         --connect SECONDS: Longest wait for the first connection.
-        --current-list: Take part only while the list of revoked certificates is here and not past its time.
-        --restart: At who deals, the server unless the project names another: a training may begin again, in place of
-            what is here of it, where a holder has lost its part. A holder says so in its party file: limits.restart.
-        --allow-audit: At who deals, the server unless the project names another: keep what it sends and receives in
-            training, and answer audits of the holders. A holder says so in its party file: limits.allow_audit.
+        --current-list: Take part only while a list of revoked certificates is installed that has not expired.
+        --restart: At the dealer, which is the server unless the project names another: let a training begin again if a
+            holder has lost its part of the run. A holder allows it in its party file: limits.restart.
+        --allow-audit: At the dealer, which is the server unless the project names another: record what it sends and
+            receives in training, and answer the holders' audits. A holder allows it in its party file:
+            limits.allow_audit.
     """
     report = start_log(log_format, say)
 
@@ -191,19 +202,19 @@ def submit_command(
     overrides: Overrides = None,
     resume: bool = False,
     retries: Annotated[int, option(min=0)] = 0,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end.")] = True,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the job has ended.")] = True,
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Run a job at all parties: each checks it against its own party file, and refuses it there or takes part.
+    """Run a job at all parties: each checks it against its own party file, and refuses it or takes part.
 
     Options:
         JOB.yaml (job): The job; data.holders names the holders.
-        --work WORK: train: align the tables if need be, and train. align: only that. predict: with the trained run, for
-            all nodes that the tables have in common now. answer: with online, open single nodes for net serve at the
-            label holder, from the shares that the newest prediction kept, until it is stopped. audit: every holder has
-            the others attack it with what they saw, where all allow it.
-        --resume: Go on with the run of this name from the parties' checkpoints.
-        --retries: After a lost party or connection, go on with --resume so many times.
+        --work WORK: train: align the tables if they are not aligned, then train. align: align alone. predict: predict
+            the nodes that today's tables have in common, with the trained run. answer: in a job with online, open
+            single nodes for net serve at the label holder until stopped, from shares of the newest prediction. audit:
+            every party attacks the holders' data with what it saw; all parties must allow it.
+        --resume: Continue the run of this name from the parties' checkpoints.
+        --retries: How many times to continue with --resume after a lost party or connection.
     """
     settings = read_settings(job, overrides)
 
@@ -221,12 +232,12 @@ def submit_command(
 
 @command("status", "veilgraph net status --kit consortium/kits/ops@example.org", net, json=True)
 def status_command(kit: Path, passphrase_file: PassphraseFile = None) -> None:
-    """Show who is connected, which jobs were submitted, and how far those are that run.
+    """Show who is connected, which jobs were submitted, and how far running jobs are.
 
-    With a site's own kit: the jobs that it has, and how far each is, as its own log says.
+    With a site's own kit it shows that site's jobs as its own log has them, and asks nobody.
 
     Options:
-        --kit KIT: An administrator's kit: asks every site. A site's: its own jobs; asks nobody.
+        --kit KIT: An administrator's kit, which asks every site, or a site's own.
     """
     opened = open_kit(kit, passphrase_file)
     if opened.kind != "administrator":
@@ -267,15 +278,15 @@ def logs_command(
     """Print the log of a job. What a party's log says stays with that party.
 
     Options:
-        --kit KIT: An administrator's kit: what who deals tells. A site's: its own log.
-        --all (everything): With what libraries say.
+        --kit KIT: An administrator's kit, for the dealer's log, or a site's kit, for its own log.
+        --all (everything): Include the messages of libraries.
     """
     echo(control.logs(open_kit(kit, passphrase_file), job_id, everything=everything), nl=False)
 
 
 @command("stop", "veilgraph net stop --kit consortium/kits/ops@example.org", net)
 def stop_command(kit: KitOption, job_id: JobId = None, passphrase_file: PassphraseFile = None) -> None:
-    """Stop a running job; the parties keep their checkpoints, and net submit --resume goes on."""
+    """Stop a running job. The parties keep their checkpoints, and net submit --resume continues it."""
     with messages().status("stopping"):
         stopped = control.stop(open_kit(kit, passphrase_file), job_id)
     echo(f"stopped {stopped}")
@@ -299,11 +310,11 @@ def serve_command(
     Options:
         RUN (run): The label holder's part of a trained run from tables.
         --certificate FILE.pem: Certificate of this service.
-        --key FILE.pem: Its private key.
-        --token-file FILE: Holds the token that callers must show; made if it does not exist.
+        --key FILE.pem: Private key of the certificate.
+        --token-file FILE: File with the token that callers must show; made if it does not exist.
         --host HOST: Address to listen at.
-        --port: 0: any free one.
-        --max-age-days DAYS: Refuse to answer from an older inference.
+        --port: Port to listen at; 0: any free one.
+        --max-age-days DAYS: Refuse to answer when the newest inference is older.
     """
     log = start_log(log_format, say)
 
@@ -326,18 +337,17 @@ def serve_command(
 def consent_command(
     answer: Literal["show", "approve", "refuse"] = "show", job: str | None = None, reason: str = "", kit: Path = Path()
 ) -> None:
-    """Show how many jobs this holder has taken part in and those that wait for approval, and answer these.
+    """Show how many jobs this holder took part in and which wait for approval; approve or refuse one.
 
-    approve lets a waiting job begin: with exactly the settings shown, once; going on after a failure is part of it.
-    refuse ends it at all parties, before anything of the data is sent. Jobs wait only where the party file says
-    consent: {approval: ask}. What it says under consent is about submitted jobs: train on one machine counts and asks
-    nothing.
+    approve lets a waiting job begin once, with exactly the settings shown; it may continue after a failure. refuse ends
+    it at all parties, before any data are sent. Jobs wait only if the party file says consent: {approval: ask}. Only
+    submitted jobs are counted and wait: train on one machine does neither.
 
     Options:
-        (answer): What to do with a waiting job; show: with none.
+        (answer): What to do: show the waiting jobs, approve one, or refuse one.
         [JOB] (job): Id of the job, or its beginning.
-        --reason TEXT: With refuse: told to every party and the administrator.
-        --kit KIT: The holder's start-up kit. Default: here.
+        --reason TEXT: With refuse: why. Every party and the administrator see it.
+        --kit KIT: The holder's start-up kit. Default: the current folder.
     """
     if (job is None) != (answer == "show"):
         way = "give the job's id, as net consent shows it" if job is None else "is for approve or refuse; leave it out"
@@ -406,12 +416,12 @@ def _print_waiting(kit: Kit, waiting: consent.Waiting) -> None:
 def request_command(
     kit: KitArgument, out: Path, passphrase_file: PassphraseFile = None, passphrase: bool = False, broker: bool = False
 ) -> None:
-    """Make a key of one's own in the kit, and a request for a certificate: at first, and before the old one expires.
+    """Make a new private key in the kit, and a request for its certificate: at first, and before the old one expires.
 
     Options:
-        --out FILE.csr: The request to write; no secret.
-        --passphrase: Ask for one, to seal the key.
-        --broker: At the server: for its broker, in place of itself.
+        --out FILE.csr: The request to write; it holds no secret.
+        --passphrase: Ask for a passphrase that seals the key.
+        --broker: At the server: make both for its broker.
     """
     wanted = passphrase or passphrase_file is not None or key_file.PASSPHRASE_VARIABLE in os.environ
     source = passphrase_source(passphrase_file, of=kit, fresh=True) if wanted else None
@@ -428,12 +438,12 @@ def sign_command(
     days: Annotated[int, option(min=1, max=3650)] = 360,
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Sign a participant's request, at the authority, off line; compare the fingerprint before the file goes back.
+    """Sign a participant's request, at the authority and off line. Compare fingerprints before the file goes back.
 
     Options:
         FILE.csr (request): A participant's request.
         --out FILE.crt: The certificate to write.
-        --days: For how long it is valid.
+        --days: Days for which the certificate is valid.
     """
     source = passphrase_source(passphrase_file, of=authority)
     found = certificates.sign_certificate(request, authority, out, datetime.now(UTC), days, source)
@@ -443,13 +453,13 @@ def sign_command(
 
 @command("install", "veilgraph cert install consortium/kits/bank bank.crt", group=cert)
 def install_command(kit: KitArgument, file: Path, passphrase_file: PassphraseFile = None) -> None:
-    """Use from now on what the authority signed: a certificate, a list of revoked ones, or who is in the project.
+    """Install what the authority signed: a certificate, a list of revoked certificates, or the project's roles.
 
-    At every broker, another participant's certificate has it let that in; a renewed one is not before.
-    For one's own certificate the site must be stopped; for all else it may run. An older file is not installed.
+    A broker lets in a participant's renewed certificate only after it was installed there too.
+    Stop the site to install its own certificate; all else may be installed while it runs. Older files are refused.
 
     Options:
-        FILE (file): The certificate that cert sign wrote, the list of cert revoke, or roles.json of provision --add.
+        FILE (file): A certificate of cert sign, a list of cert revoke, or roles.json of net provision --add.
     """
     opened = open_kit(kit, passphrase_file)
     content = _read_or_empty(file)
@@ -486,13 +496,13 @@ def revoke_command(
     days: Annotated[int, option(min=1, max=3650)] = 360,
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Sign the next list of revoked certificates, at the authority: a participant's, all that it had up to now.
+    """Revoke all certificates that a participant has had: sign the next list of revoked ones, at the authority.
 
     Options:
-        [NAME] (name): Whose certificates; the server's name is its host. Default: nobody's, only sign the list anew.
-        --serial HEX: Only the certificate with this serial number; may be given several times.
-        --leaves: It gets no new certificate, until revoked without this.
-        --days: Until when there will be a newer list.
+        [NAME] (name): Participant; the server's name is its host. Default: revoke nothing, only sign the list anew.
+        --serial HEX: Revoke only the certificate with this serial number; may be given several times.
+        --leaves: Refuse the participant new certificates too, until it is revoked without --leaves.
+        --days: Days until the list must be renewed.
     """
     signer = Authority(authority, passphrase_source(passphrase_file, of=authority))
     serials = [_parse_serial(text) for text in serial or ()]
@@ -507,11 +517,11 @@ def revoke_command(
 
 @command("passphrase", "veilgraph cert passphrase consortium/kits/bank --passphrase-file passphrase", group=cert)
 def passphrase_command(folder: Path, remove: bool = False, passphrase_file: PassphraseFile = None) -> None:
-    """Seal a private key with a passphrase; whoever uses it is asked for that. The site must be stopped.
+    """Seal a private key with a passphrase, which every use of the key then asks for. Stop the site first.
 
     Options:
         KIT (folder): A start-up kit, or the authority's folder.
-        --remove: Write a sealed key in the clear again.
+        --remove: Store the sealed key in the clear again.
     """
     source = passphrase_source(passphrase_file, of=folder, fresh=not remove)
     (key_file.unprotect if remove else key_file.protect)(_open_key_owner(folder).key_file, folder, source)

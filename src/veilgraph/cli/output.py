@@ -33,8 +33,8 @@ LogFormat = Annotated[
     Literal["text", "json"],
     typer.Option(
         "--log-format",
-        help="Of what is said on standard error. json: an object on each line, with time, level, event, message, party "
-        "and job.",
+        help="Format of the messages on standard error. json: one object a line, with time, level, event, message, "
+        "party and job.",
     ),
 ]
 

@@ -134,7 +134,8 @@ def _read_joint_audit(run: Path, plan: AuditPlan) -> finding.AuditResult | None:
         return None
     if plan != AuditPlan(limits={}):
         raise ConfigError(
-            "options are for runs of all parties on one machine; an audit across organisations has the job's limits"
+            "--adversary, --attack, --limit and the other options are for runs of all parties on one machine; leave "
+            "them out: an audit across organisations has the job's limits"
         )
     found = shown.read_audit(run)
     if found is None:

@@ -255,8 +255,8 @@ def compare_command(
     if context.args:
         runs = " ".join((str(what), *context.args))
         raise typer.BadParameter(
-            f"{len(context.args) + 1} are given, and one job or one run is compared with its alternatives; several "
-            f"finished runs are beside each other on the page of: veilgraph report {runs}",
+            f"{len(context.args) + 1} are given, and compare takes one job or one run. To see finished runs side by "
+            f"side: veilgraph report {runs}",
             param_hint="JOB.yaml|RUN",
         )
     if what.is_dir():
@@ -271,7 +271,7 @@ def compare_command(
 
     if settings.data.is_apart and party is None:
         raise ConfigError(
-            f"data.holders={', '.join(settings.data.names)}: these are across organisations, and their data not here; "
+            f"data.holders={', '.join(settings.data.names)}: these are organisations, and their data are not here; "
             "give the label holder's party file (--party), or every holder's (data.parties) for a simulation"
         )
     say_matches(settings)

@@ -268,7 +268,7 @@ def _claim_directory(out: Path, job: JobSettings, party: Path | None, alone: Job
             "alone": None if alone is None else alone.model_dump(mode="json"),
             "ways": _WAYS,
         }
-        path, text, fault = out / ABOUT, json.dumps(about, sort_keys=True), ""
+        path, text, fault = out / ABOUT, json.dumps(about), ""  # in order: the first party is the label holder
         if not path.exists():
             if others := sorted(each.name for each in out.iterdir() if not each.name.startswith(".")):
                 fault = f"has other files ({others[0]}); choose a new directory, or one of a comparison"

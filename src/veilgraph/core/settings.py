@@ -223,7 +223,7 @@ def _problem(error: ValidationError) -> tuple[str, object, str]:
         return key, value, f"{key} is not a setting (value {_shortened(value)}); {way_out}"
     if isinstance(value, dict | BaseModel):  # a rule between settings: what it says of them
         said = ConfigError(rule)
-        return said.key or key, said.value, f"{key or 'job'}: {rule}"
+        return said.key or key, said.value, f"{key}: {rule}" if key else rule
     return key, value, f"{key or 'job'}={_shortened(value)}: {rule}"
 
 

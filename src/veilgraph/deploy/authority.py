@@ -31,6 +31,8 @@ _ROOT_DAYS: Final = 3650  # the participants' certificates are valid for 360 day
 _ROOT_BITS: Final = 3072
 _LEFT: Final = x509.CRLReason(x509.ReasonFlags.cessation_of_operation)
 
+IssuerKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
+
 
 @dataclass(frozen=True)
 class Authority:
@@ -38,7 +40,7 @@ class Authority:
 
     path: Path
     passphrase: Passphrase | None = field(default=None, repr=False, compare=False)
-    _keys: dict[str, rsa.RSAPrivateKey] = field(default_factory=dict, repr=False, compare=False)
+    _keys: dict[str, IssuerKey] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def key_file(self) -> KeyFile:
@@ -54,17 +56,24 @@ class Authority:
         """The certificate of a root. Errors as ``read_certificate``."""
         return read_certificate(self.path / f"{stem}.pem")
 
-    def key(self, stem: str = ROOT) -> rsa.RSAPrivateKey:
+    def key(self, stem: str = ROOT) -> IssuerKey:
         """A root's key, read once: each reading checks its primes, for a tenth of a second.
 
-        Raises ``ConfigError``: it cannot be read, or is no authority's; ``DataError``: the passphrase does not open it.
+        Raises ``ConfigError``: it cannot be read, or is no authority's; ``DataError``: the passphrase does not open it,
+        or it is not the key of the root's certificate; and as ``module_key.open_key``.
         """
         if stem in self._keys:
             return self._keys[stem]
         key = KeyFile(self.path, stem).read(self.passphrase)
-        if not isinstance(key, rsa.RSAPrivateKey):
+        if not isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
             raise ConfigError(
-                f"{self.path / f'{stem}.key'}: not an RSA key; give the folder that veilgraph net provision made"
+                f"{self.path / f'{stem}.key'}: not an RSA or ECDSA key; give the folder that veilgraph net provision "
+                "made"
+            )
+        if key.public_key() != self.root(stem).public_key():
+            raise DataError(
+                f"{self.path}: its key is not the one of {stem}.pem; name the key that this project was made with",
+                code="key-pair",
             )
         return self._keys.setdefault(stem, key)
 
@@ -95,15 +104,17 @@ class Authority:
         }
 
 
-def make_authority(folder: Path, project: str, now: datetime) -> Authority:
+def make_authority(folder: Path, project: str, now: datetime, root_key: IssuerKey | None = None) -> Authority:
     """Makes the two roots of a project, with their keys: of its participants, and of its brokers; or ``OSError``.
 
     A participant's certificate is none of a broker's: with one it could join the brokers and read everything.
+    ``root_key`` is the participants' root's, of a PKCS#11 module; without it one is made.
     """
     private_folder(folder)
-    keys = dict[str, rsa.RSAPrivateKey]()
+    keys = dict[str, IssuerKey]()
     for stem, name in ((ROOT, project), (BROKERS_ROOT, f"{project} brokers")):
-        key = keys[stem] = rsa.generate_private_key(public_exponent=65537, key_size=_ROOT_BITS)
+        made_elsewhere = root_key if stem == ROOT else None
+        key = keys[stem] = made_elsewhere or rsa.generate_private_key(public_exponent=65537, key_size=_ROOT_BITS)
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
         extensions = [x509.BasicConstraints(True, None), usage]
@@ -117,7 +128,7 @@ def issue(
     subject: x509.Name,
     public: rsa.RSAPublicKey | ec.EllipticCurvePublicKey,
     issuer: x509.Name,
-    key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey,
+    key: IssuerKey,
     extensions: Sequence[x509.ExtensionType],
     now: datetime,
     until: datetime,

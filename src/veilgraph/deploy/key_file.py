@@ -1,4 +1,4 @@
-"""Where a private key lies: in the clear, or sealed with a passphrase and then in the clear in memory alone."""
+"""Where a private key lies: in the clear, sealed with a passphrase and then in memory alone, or in a PKCS#11 module."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import locked, os_errors_as, write_whole
+from veilgraph.deploy.module_key import KeyUri, ModuleEcKey, ModuleRsaKey, open_key
 from veilgraph.link.identity import PrivateKey, encrypt_key, read_key
 
 PASSPHRASE_VARIABLE: Final = "VEILGRAPH_PASSPHRASE"  # noqa: S105  (a name, no secret)
@@ -29,7 +30,10 @@ _IN_MEMORY: Final = "veilgraph-key"
 
 @dataclass(frozen=True)
 class KeyFile:
-    """A private key that lies in ``folder`` as ``<stem>.key``, or sealed as ``<stem>.sealed.key``."""
+    """A private key that lies in ``folder`` as ``<stem>.key``, or sealed as ``<stem>.sealed.key``.
+
+    Or a PKCS#11 module has it, and ``<stem>.pkcs11`` holds its URI.
+    """
 
     folder: Path
     stem: str
@@ -45,6 +49,11 @@ class KeyFile:
         return self.folder / f"{self.stem}.sealed.key"
 
     @property
+    def module(self) -> Path:
+        """The file with the URI of a key in a PKCS#11 module; no secret."""
+        return self.folder / f"{self.stem}.pkcs11"
+
+    @property
     def is_sealed(self) -> bool:
         """Whether it takes a passphrase to read it. Where a kill left both files, the sealed one counts."""
         return self.sealed.is_file()
@@ -52,10 +61,16 @@ class KeyFile:
     @property
     def exists(self) -> bool:
         """Whether there is a key at all."""
-        return self.is_sealed or self.plain.is_file()
+        return self.is_sealed or self.plain.is_file() or self.module.is_file()
 
     def found(self, passphrase: Passphrase | None) -> tuple[Path, bytes | None]:
-        """The file to read, and its passphrase or None; ``ConfigError``: one is needed, and it is None."""
+        """The file to read, and its passphrase or None; ``ConfigError``: one is needed, and it is None, or no file."""
+        if self.module.is_file():
+            raise ConfigError(
+                f"{self.module}: this key must be a file, because TLS reads it; have a file, and let the authority's "
+                "key, in a module, certify it for a short time (cert sign --days)",
+                code="pkcs11-tls",
+            )
         if not self.is_sealed or self._is_open():
             return self.plain, None
         if passphrase is None:
@@ -63,11 +78,19 @@ class KeyFile:
         return self.sealed, passphrase()
 
     def read(self, passphrase: Passphrase | None) -> PrivateKey:
-        """Reads the key; errors as ``found`` and ``read_key``."""
+        """Read the key, or find it in its module; errors as ``found``, ``read_key`` and ``module_key.open_key``."""
+        if self.module.is_file():
+            return self._in_module(passphrase)
         return read_key(*self.found(passphrase))
 
     def write(self, key: PrivateKey, passphrase: bytes | None) -> None:
-        """Replace the key, sealed with a passphrase if given; ``ConfigError``: that is too short; or ``OSError``."""
+        """Replace the key, sealed with a passphrase if given; ``ConfigError``: that is too short; or ``OSError``.
+
+        Of a key in a module the URI alone is written.
+        """
+        if isinstance(key, ModuleRsaKey | ModuleEcKey):
+            write_whole(self.module, f"{key.uri}\n".encode())
+            return
         if passphrase is None:
             write_whole(self.plain, _unencrypted_pem(key))
             self.sealed.unlink(missing_ok=True)
@@ -105,6 +128,21 @@ class KeyFile:
                 yield
             finally:
                 self.plain.unlink(missing_ok=True)
+
+    def _in_module(self, pin: Passphrase | None) -> PrivateKey:
+        if self.is_sealed or self.plain.is_file():
+            left = self.sealed if self.is_sealed else self.plain
+            raise ConfigError(
+                f"{self.module}: names the key of a module, but {left.name} is here as well; delete the one you do not "
+                "use",
+                code="pkcs11-beside",
+            )
+        what, way_out = f"{self.module}: cannot be read", "have it hold one line, the URI of the key"
+        with os_errors_as(ConfigError, what, way_out, UnicodeDecodeError):
+            uri = KeyUri.read(self.module.read_text(encoding="ascii").strip())
+        if pin is None:
+            raise ConfigError(f"{self.module}: the module asks for a PIN; give --passphrase-file")
+        return open_key(uri, pin())
 
     def _is_open(self) -> bool:
         """Whether the file in the clear is another process's memory, and not what a killed one left behind."""
@@ -151,6 +189,7 @@ def in_memory(key: PrivateKey) -> Iterator[Path]:
 
 def protect(key_file: KeyFile, folder: Path, passphrase: Passphrase) -> None:
     """Seal a key of the kit ``folder``. ``ConfigError``: short passphrase; ``RunError``: sealed, in use, unwritable."""
+    _check_is_file(key_file)
     if key_file.is_sealed:
         raise RunError(
             f"{key_file.sealed}: has a passphrase already; for another, begin with veilgraph cert passphrase --remove"
@@ -161,10 +200,16 @@ def protect(key_file: KeyFile, folder: Path, passphrase: Passphrase) -> None:
 
 def unprotect(key_file: KeyFile, folder: Path, passphrase: Passphrase) -> None:
     """Writes a key in the clear again. Arguments and errors as ``protect``; ``DataError``: it does not open."""
+    _check_is_file(key_file)
     if not key_file.is_sealed:
         raise RunError(f"{key_file.plain}: has no passphrase; there is nothing to take off")
     key = read_key(key_file.sealed, passphrase())
     _rewrite_key(key_file, folder, key, None)
+
+
+def _check_is_file(key_file: KeyFile) -> None:
+    if key_file.module.is_file():
+        raise RunError(f"{key_file.module}: the key is in a module, whose PIN protects it; there is no file to seal")
 
 
 def _rewrite_key(key_file: KeyFile, folder: Path, key: PrivateKey, passphrase: bytes | None) -> None:

@@ -21,7 +21,16 @@ from veilgraph.core.files import fresh_folder, make_private, os_errors_as, priva
 from veilgraph.core.settings import Settings, config_errors
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.yaml_file import read_yaml
-from veilgraph.deploy.authority import BROKER_UNIT, BROKERS_ROOT, ROOT, Authority, common_name, issue, make_authority
+from veilgraph.deploy.authority import (
+    BROKER_UNIT,
+    BROKERS_ROOT,
+    ROOT,
+    Authority,
+    IssuerKey,
+    common_name,
+    issue,
+    make_authority,
+)
 from veilgraph.deploy.broker import Cluster
 from veilgraph.deploy.certificates import DAYS, KEY_BITS
 from veilgraph.deploy.key_file import Certified
@@ -137,12 +146,12 @@ def draft_project(
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
-def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
+def provision(project: ProjectSettings, out: Path, root_key: IssuerKey | None = None) -> dict[str, Path]:
     """Makes the certificates and one start-up kit per participant.
 
     ``out/kits/<participant>`` goes to that participant, over a safe channel: it holds its private key.
     ``out/authority`` holds the keys that sign certificates: keep it off the server and off line. Every participant's
-    key is made here: whoever provisions could have kept a copy.
+    key is made here: whoever provisions could have kept a copy. ``root_key`` is as for ``make_authority``.
 
     Returns participant → its kit; the server is called ``server``, a further broker by its host. Raises ``RunError``:
     ``out`` exists and is not empty, or cannot be written.
@@ -150,7 +159,7 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
     now = datetime.now(UTC)
     with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
         fresh_folder(out)
-        authority, roles = make_authority(out / "authority", project.name, now), project.roles
+        authority, roles = make_authority(out / "authority", project.name, now, root_key), project.roles
         write_roles(authority.path, roles, authority.key())
         kinds: dict[str, KitKind] = {SERVER: "server", **dict.fromkeys(project.holders, "holder")}
         if project.dealer is not None:

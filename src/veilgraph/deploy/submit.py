@@ -89,9 +89,10 @@ def _submit(
 def check_names(settings: JobSettings) -> None:
     """Refuses with ``ConfigError`` a job that names files, or data."""
     if not settings.data.is_apart:
+        names = ", ".join(settings.data.names)
         raise ConfigError(
-            "data.holders: a submitted job names its holders and nothing of their files, as in "
-            "data: {holders: [bank, shop]}"
+            "data.holders: a submitted job names its holders and nothing of their files; write under data, in place of "
+            f"its source, holders: [{names}]"
         )
 
 

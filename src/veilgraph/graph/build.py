@@ -57,12 +57,11 @@ def read_table(
         return read_nodes(settings, base, None, streams)
     if set(encoding.features) != set(settings.nodes.features):  # their order may be the first holder's
         raise DataError(
-            f"party {settings.party!r}: nodes.features: they are not those that the features' encoding was fitted "
-            "with; restore them, or train anew"
+            f"party {settings.party!r}: nodes.features differ from those of the training; restore them, or train anew"
         )
     if encoding.scaling != scaling:
         raise DataError(
-            f"party {settings.party!r}: data.feature_scaling={scaling!r}, and the features' encoding was fitted with "
+            f"party {settings.party!r}: data.feature_scaling={scaling!r}, and the training had "
             f"{encoding.scaling!r}; restore it, or train anew"
         )
     return read_nodes(settings, base, encoding.columns, streams)

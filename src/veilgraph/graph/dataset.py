@@ -44,7 +44,9 @@ def masks_by_fractions(labels: Tensor, fractions: SplitFractions, name: str) -> 
 def split_randomly(graph: PartyGraph, fractions: SplitFractions) -> PartyGraph:
     """Return the graph with masks drawn anew by ``fractions``; ``DataError``: no labels, or an unusable split."""
     if graph.labels is None:
-        raise DataError(f"party {graph.party!r}: labels: there are none, whose nodes a split divides; give some")
+        raise DataError(
+            f"party {graph.party!r}: labels are missing, and a split divides the labelled nodes; give labels"
+        )
     found = replace(graph, **masks_by_fractions(graph.labels, fractions, graph.party))  # type: ignore[arg-type]
     found.check_split()
     return found

@@ -286,12 +286,14 @@ class PartyGraph:
             rules.check_labels(self.party, self.labels, masks, self.num_classes, self.num_nodes, self.common)
         else:
             if self.labels is not None:
-                refuse(self.party, "targets", "there are labels too, and a node has one of both", "leave one out")
+                refuse(
+                    self.party, "targets", "there are labels too, and a node has a label or a target", "leave one out"
+                )
             rules.check_targets(self.party, self.targets, masks, self.num_nodes)
         if self.membership is not None:
             if len(self.membership) != self.num_nodes:
                 problem = f"{len(self.membership)} for {self.num_nodes} nodes"
-                refuse(self.party, "membership", problem, "say of every node which graph it is of")
+                refuse(self.party, "membership", problem, "give every node the number of its graph")
             rules.check_membership(self.party, self.membership, {"labels": self.labels, **masks}, self.edge_index)
 
     @classmethod

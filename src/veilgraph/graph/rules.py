@@ -235,13 +235,13 @@ def check_membership(party: str, membership: Tensor, values: Mapping[str, Tensor
     first = first_of_graphs(membership)
 
     def differ(node: int) -> str:
-        return f"nodes {int(first[node])} and {node} of graph {int(membership[node])} differ, and it is of the graph"
+        return f"nodes {int(first[node])} and {node} are of graph {int(membership[node])} and differ"
 
     for name, value in values.items():
         if value is not None:
             wide = value.double()
             differs = ~torch.isclose(wide, wide[first], rtol=0, atol=0, equal_nan=True)
-            _refuse_first(party, name, differs, differ, "give all nodes of a graph the same")
+            _refuse_first(party, name, differs, differ, "give all nodes of a graph the same value")
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ def check_relations(party: str, relations: object, edge_relation: Tensor | None,
         refuse(party, "edge_relation", f"{given} beside {len(relations)} relations", "give both, or none")
     if edge_relation is None:
         return
-    way_out = "say of every edge which relation it is of"
+    way_out = "give every edge the number of its relation"
     _check_vector(party, "edge_relation", edge_relation, "whole numbers", num_edges, way_out)
     _refuse_first(
         party,
@@ -445,7 +445,7 @@ def from_hetero(party: PartyId, given: object) -> tuple[object, tuple[Relation, 
                 f"project it: join two of {kind!r} that meet at the same node "
                 "(torch_geometric.transforms.AddMetaPaths), or leave it out (del)"
             )
-            problem = f"{edge} leads to other nodes than {kind!r}, of which a holder's graph is"
+            problem = f"{edge} joins nodes of other types than {kind!r}, the type of this holder's nodes"
             refuse(party, "data.edge_types", problem, way_out)
     stores = {edge: given[edge] for edge in given.edge_types}
     index = [_check_edge_index(party, edge, store) for edge, store in stores.items()]
@@ -468,14 +468,14 @@ def _common_kind(party: PartyId, data: pyg.HeteroData) -> str:
     named = getattr(data, "common", None)
     if named is not None:
         if named not in kinds:
-            refuse(party, "data.common", f"{named!r} is none of its types of nodes ({', '.join(kinds)})", "name one")
+            refuse(party, "data.common", f"{named!r} is not one of its node types {', '.join(kinds)}", "name one")
         return str(named)
     for among in (kinds, [kind for kind in kinds if "x" in data[kind]], [kind for kind in kinds if "y" in data[kind]]):
         if len(among) == 1:
             return str(among[0])
     problem = (
-        f"HeteroData of the types of nodes {', '.join(kinds) or '(none)'}, and which of them all holders know cannot "
-        "be told"
+        f"HeteroData has the node types {', '.join(kinds) or '(none)'}, and which all holders have in common is not "
+        "said"
     )
     refuse(party, "data", problem, f"name it: data.common = {kinds[0] if kinds else 'customer'!r}")
 

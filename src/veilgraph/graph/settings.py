@@ -181,11 +181,11 @@ class DataSettings(Settings):
                 raise ValueError(f"{name} has {len(value)} numbers for holders={self.holders}; give one per holder")
         if self.split is not None and (sum(self.split) > 1 + 1e-9 or self.dataset is None):
             raise ValueError(
-                f"split={list(self.split)} divides a data set's nodes: shares with a sum of at most 1, and no holders "
-                "that bring their own split; mend it, or leave it out"
+                f"split={list(self.split)} must be shares of a data set's nodes, with a sum of at most 1; holders with "
+                "data of their own bring their own split. Mend it, or leave it out"
             )
         if not self.stratify and self.split is None:
-            raise ValueError("stratify=false is about split, and split is null; give shares, or leave stratify out")
+            raise ValueError("stratify=false needs split, which is null; give shares, or leave stratify out")
         for dataset, described in DESCRIBED.items():
             if getattr(self, described) is not None and self.dataset != dataset:
                 raise ValueError(

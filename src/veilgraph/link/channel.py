@@ -2,16 +2,22 @@
 
 Each side sends one hello, in the clear and signed by its certificate's key:
 
-    magic, version     4s, u8   b"VSEA", 2
-    public key         32s      X25519, made for this session and dropped with it
+    magic, version     4s, u8   b"VSEA", 3
+    public keys        1184s    ML-KEM-768 (FIPS 203), made for this session and dropped with it
+                       32s      X25519, likewise
     job, terms         32s, 32s SHA-256 of the job's id; of the settings' hash and all parties' names
     certificate        u32 length, PEM
     signature          over (label, job's id, from, to, all of the above)
 
-    transcript = SHA-256(label, job, both names, both hellos without their signatures)
-    keys       = HKDF-SHA256(X25519 secret, label / transcript / from / purpose)
+With the peer's hello, each side encapsulates a secret of its own for the peer's ML-KEM key. The ciphertext goes with
+the first frame that the peer gets. So each direction has keys of two exchanges, and stays secret if one is broken:
 
-The signature says for whom and for which job a key was made, so nobody else can offer one in the peer's name, and
+    transcript = SHA-256(label, job, both names, both hellos without their signatures, the sender's ciphertext)
+    keys       = HKDF-SHA256(ML-KEM secret ‖ X25519 secret, label / transcript / from / purpose)
+
+There is one version and nothing to choose, so nobody can talk two parties out of either exchange.
+
+The signature says for whom and for which job keys were made, so nobody else can offer one in the peer's name, and
 whoever repeats a hello lacks its secret half. The keys depend on both hellos: only their two makers have them, which
 the first frame of each, its confirmation, shows the other (authenticated Diffie-Hellman with key confirmation). What
 is refused changes nothing, so forged hellos do not keep the true one out.
@@ -19,6 +25,7 @@ is refused changes nothing, so forged hellos do not keep the true one out.
 A frame is
 
     kind, number, index, total    u8, u64, u32, u64, little-endian, in the clear
+    ciphertext                    1088s, in the clear; of a confirmation or a stop notice alone: either may come first
     content                       sealed: 16 bytes longer
 
 AES-256-GCM; nonce = number and index; associated data = job, from, to and the fields in the clear. Pieces of messages
@@ -37,7 +44,8 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Final
 
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -52,10 +60,12 @@ MAX_EXTRA_BYTES: Final = 1 << 20
 """Limit of what a party may tell its peers with its confirmation."""
 RECEIPT_BYTES: Final = 16
 
-_LABEL: Final = b"veilgraph seal 2"
+_LABEL: Final = b"veilgraph seal 3"
 _MAGIC: Final = b"VSEA"
-_VERSION: Final = 2
-_HELLO: Final = struct.Struct("<4sB32s32s32sI")
+_VERSION: Final = 3
+_KEM_SEED_BYTES: Final = 64
+_CIPHERTEXT_BYTES: Final = 1088  # of ML-KEM-768
+_HELLO: Final = struct.Struct("<4sB1184s32s32s32sI")
 _HEAD: Final = struct.Struct("<BQIQ")
 _GCM_TAG_BYTES: Final = 16
 
@@ -76,6 +86,10 @@ class FrameKind(IntEnum):
     PING = 3
     STOPPED = 4
     """The sender's part is over; the content says why, empty when it is done."""
+
+
+_FIRST: Final = frozenset({FrameKind.CONFIRMATION, FrameKind.STOPPED})
+"""Kinds that may be the first frame of a peer: they carry its ciphertext."""
 
 
 class Disagreement(ProtocolError):
@@ -111,8 +125,8 @@ class Frame:
 class Channel:
     """One party's end. Any number of threads may use it.
 
-    ``extra`` is told to the peer, sealed, before anything else; ``secrets`` gives the ephemeral key. Raises
-    ``ConfigError``: the two are not two of the job's parties, or ``extra`` is too long.
+    ``extra`` is told to the peer, sealed, before anything else; ``secrets`` gives the ephemeral keys. Raises
+    ``ConfigError``: the two are not two of the job's parties, ``extra`` is too long, or ``cryptography`` lacks ML-KEM.
     """
 
     def __init__(
@@ -132,12 +146,19 @@ class Channel:
             raise ConfigError(f"extra: has {len(extra)} bytes, at most {MAX_EXTRA_BYTES} are sent; shorten it")
         self._identity, self._party, self._peer, self._session = identity, party, peer, session
         self._private = X25519PrivateKey.from_private_bytes(secrets(SEED_BYTES))
-        body = _hello_body(self._private.public_key().public_bytes_raw(), session, identity.certificate_pem)
+        try:
+            self._kem = MLKEM768PrivateKey.from_seed_bytes(secrets(_KEM_SEED_BYTES))
+        except UnsupportedAlgorithm as error:
+            words = "cryptography: this build of it lacks ML-KEM-768; install its wheel, or build it with OpenSSL 3.5"
+            raise ConfigError(words, code="no-ml-kem") from error
+        publics = self._kem.public_key().public_bytes_raw(), self._private.public_key().public_bytes_raw()
+        body = _hello_body(publics, session, identity.certificate_pem)
         self._body = body
         self.hello = body + identity.sign(signed_bytes(party, peer, session, body))
         """What the peer must hear."""
         self._lock = threading.RLock()
         self._accepted: bytes | None = None
+        self._exchanged: tuple[bytes, bytes] | None = None
         self._sealing: Direction | None = None
         self._opening: Direction | None = None
         self._messages = self._controls = self._newest = 0
@@ -156,7 +177,8 @@ class Channel:
         this party in this job, or not the first.
         """
         if not _HELLO.size < len(hello) <= MAX_HELLO_BYTES:
-            words = f"a hello of {len(hello)} bytes, expected {_HELLO.size + 1} to {MAX_HELLO_BYTES}"
+            sizes = f"{_HELLO.size + 1} to {MAX_HELLO_BYTES}"
+            words = f"a hello of {len(hello)} bytes, expected {sizes}: install one release at all parties"
             raise ProtocolError(words, code="hello-size", value=len(hello))
         heard = bytes(hello)
         if self._accepted is not None:
@@ -165,18 +187,19 @@ class Channel:
             raise ProtocolError(
                 f"another hello in the name of {self._peer}, which has been heard", code="hello-again", party=self._peer
             )
-        body, public = self._verified(heard)
+        body, kem_public, public = self._verified(heard)
         try:
             secret = self._private.exchange(X25519PublicKey.from_public_bytes(public))
+            # The library draws what is encapsulated: FIPS 203 lets nobody else choose it.
+            encapsulated = MLKEM768PublicKey.from_public_bytes(kem_public).encapsulate()
         except ValueError as error:
-            raise ProtocolError(f"{self._peer} sent an invalid X25519 public key: {error}") from error
+            words = f"{self._peer} sent a public key that is none of ML-KEM-768 or X25519; ask who runs its site"
+            raise ProtocolError(words, code="bad-public-key", party=self._peer) from error
         with self._lock:
             if self._accepted is not None:
                 return False
-            transcript = self._transcript(body)
-            self._opening = Direction(secret, transcript, self._session, self._peer, self._party)
-            self._sealing = Direction(secret, transcript, self._session, self._party, self._peer)
-            self._accepted = heard
+            self._exchanged, self._accepted = (secret, body), heard
+            self._sealing = self._direction(self._exchanged, encapsulated, self._party, self._peer)
         return True
 
     def confirmation(self) -> bytes:
@@ -190,9 +213,10 @@ class Channel:
         with self._lock:
             self._controls += 1
             number = self._controls
-        head = _HEAD.pack(kind, number, 0, 0)
         sealing = _agreed(self._sealing, self._peer)
-        return head + sealing.controls.encrypt(_nonce(number, 0), content, sealing.context + head)
+        head = _HEAD.pack(kind, number, 0, 0)
+        shown = head + sealing.ciphertext if kind in _FIRST else head
+        return shown + sealing.controls.encrypt(_nonce(number, 0), content, sealing.context + head)
 
     def next_message(self) -> int:
         """Count a message more, and return its number, from 1."""
@@ -214,23 +238,25 @@ class Channel:
         return frame
 
     def open(self, frame: Buffer) -> Frame:
-        """Opens a frame; changes nothing, so one that was sealed may be opened again.
+        """Opens a frame, as often as it comes. Of the first it keeps the peer's keys; a refused one changes nothing.
 
         Raises ``ProtocolError``: the peer did not seal it for this party in this session, or there are no keys yet.
         """
-        opening = _agreed(self._opening, self._peer)
-        if len(frame) < FRAME_BYTES:
-            raise ProtocolError(
-                f"{len(frame)} bytes came, a sealed frame has at least {FRAME_BYTES}", code="short-frame"
-            )
-        head = bytes(frame[:HEAD_BYTES])
+        least = FRAME_BYTES + (_CIPHERTEXT_BYTES if len(frame) and frame[0] in _FIRST else 0)
+        if len(frame) < least:
+            words = f"{len(frame)} bytes came, a sealed frame of this kind has at least {least}"
+            raise ProtocolError(words, code="short-frame")
+        head, start = bytes(frame[:HEAD_BYTES]), least - _GCM_TAG_BYTES
         code, number, index, total = _HEAD.unpack(head)
+        opening = self._opened_with(bytes(frame[HEAD_BYTES:start]))
         cipher = opening.pieces if code == FrameKind.PIECE else opening.controls
         try:
-            content = cipher.decrypt(_nonce(number, index), memoryview(frame)[HEAD_BYTES:], opening.context + head)
+            content = cipher.decrypt(_nonce(number, index), memoryview(frame)[start:], opening.context + head)
         except InvalidTag as error:
             words = f"it was not sealed by {self._peer} for {self._party} in this session, or was changed on the way"
             raise ProtocolError(words, code="not-sealed", party=self._peer) from error
+        with self._lock:
+            self._opening = self._opening or opening
         try:
             return Frame(FrameKind(code), number, index, total, content)
         except ValueError as error:
@@ -254,9 +280,26 @@ class Channel:
         sealing = _agreed(self._sealing, self._peer)
         return hmac.compare_digest(_receipt(sealing.receipts, bytes(frame[:HEAD_BYTES])), bytes(receipt[:64]))
 
-    def _verified(self, hello: bytes) -> tuple[bytes, bytes]:
-        """Check that a hello is the peer's, of this job and these terms; return what was signed, and its public key."""
-        magic, version, public, job, terms, certificate_bytes = _HELLO.unpack_from(hello)
+    def _opened_with(self, ciphertext: bytes) -> Direction:
+        """Return the keys to open the peer's frames with; those of a ``ciphertext``, where none have opened one yet."""
+        with self._lock:
+            opening, exchanged = self._opening, self._exchanged
+        if opening is None and ciphertext and exchanged is not None:
+            # Where nobody encapsulated it, ML-KEM gives a secret that nobody has (implicit rejection).
+            encapsulated = self._kem.decapsulate(ciphertext), ciphertext
+            return self._direction(exchanged, encapsulated, self._peer, self._party)
+        opening = _agreed(opening, self._peer)
+        if ciphertext not in (b"", opening.ciphertext):
+            words = f"it has another ciphertext than {self._peer}'s first frame in this session"
+            raise ProtocolError(words, code="not-sealed", party=self._peer)
+        return opening
+
+    def _verified(self, hello: bytes) -> tuple[bytes, bytes, bytes]:
+        """Check that a hello is the peer's, of this job and these terms; return what was signed, and its public keys.
+
+        The keys are those of ML-KEM-768 and X25519.
+        """
+        magic, version, kem_public, public, job, terms, certificate_bytes = _HELLO.unpack_from(hello)
         if (magic, version) != (_MAGIC, _VERSION):
             raise ProtocolError(
                 f"a hello in the name of {self._peer} begins with {magic!r}, {version}, expected {_MAGIC!r}, "
@@ -277,25 +320,41 @@ class Channel:
                 code="other-settings",
                 party=self._peer,
             )
-        return hello[:end], public
+        return hello[:end], kem_public, public
 
-    def _transcript(self, theirs: bytes) -> bytes:
+    def _direction(
+        self, exchanged: tuple[bytes, bytes], encapsulated: tuple[bytes, bytes], sender: PartyId, receiver: PartyId
+    ) -> Direction:
+        """Return the keys of one direction.
+
+        ``exchanged`` is the X25519 secret and what the peer signed, ``encapsulated`` the sender's ML-KEM-768 secret and
+        its ciphertext.
+        """
+        secret, theirs = exchanged
+        kem_secret, ciphertext = encapsulated
         bodies = {self._party: self._body, self._peer: theirs}
         first, second = sorted(bodies)
-        names = first.encode(), second.encode()
-        known = length_prefixed(_LABEL, self._session.job.encode(), *names, bodies[first], bodies[second])
-        return hashlib.sha256(known).digest()
+        said = first.encode(), second.encode(), bodies[first], bodies[second], ciphertext
+        transcript = hashlib.sha256(length_prefixed(_LABEL, self._session.job.encode(), *said)).digest()
+        return Direction(kem_secret + secret, transcript, ciphertext, self._session, sender, receiver)
 
 
 class Direction:
-    """Keys of what one party seals for the other, and of the receipts for it."""
+    """Keys of what one party seals for the other, and of the receipts for it; ``ciphertext`` is the sender's."""
 
     def __init__(
-        self, secret: bytes, transcript: bytes, session: ChannelContext, sender: PartyId, receiver: PartyId
+        self,
+        secret: bytes,
+        transcript: bytes,
+        ciphertext: bytes,
+        session: ChannelContext,
+        sender: PartyId,
+        receiver: PartyId,
     ) -> None:
         def key(purpose: str) -> bytes:
             return derive_key(secret, f"{_LABEL.decode()}/{transcript.hex()}/{sender}/{purpose}")
 
+        self.ciphertext = ciphertext
         self.pieces, self.controls = AESGCM(key("pieces")), AESGCM(key("controls"))
         self.receipts = key("receipts")
         self.context = length_prefixed(session.job.encode(), sender.encode(), receiver.encode())
@@ -320,8 +379,8 @@ def claimed_kind(frame: Buffer) -> str:
     return {1: "confirmation", 2: "piece", 3: "ping", 4: "stop notice"}.get(code, "frame")
 
 
-def _hello_body(public: bytes, session: ChannelContext, certificate: bytes) -> bytes:
-    return _HELLO.pack(_MAGIC, _VERSION, public, job_digest(session), session.terms(), len(certificate)) + certificate
+def _hello_body(publics: tuple[bytes, bytes], session: ChannelContext, certificate: bytes) -> bytes:
+    return _HELLO.pack(_MAGIC, _VERSION, *publics, job_digest(session), session.terms(), len(certificate)) + certificate
 
 
 def job_digest(session: ChannelContext) -> bytes:

@@ -1,6 +1,6 @@
 """Private alignment: holders agree on their common ids and on one order of them (docs/explanation/alignment.md).
 
-A Diffie–Hellman set intersection for any number of holders on NIST P-256, whose group has prime order. Holder i has
+A Diffie–Hellman set intersection for any number of holders on secp256k1, whose group has prime order. Holder i has
 two secret scalars, bᵢ and sᵢ; its key is kᵢ = bᵢ·sᵢ. Its ids leave it as bᵢ·H(id), go round the ring of holders, where
 each other holder j multiplies by kⱼ, and come back; only then it multiplies by sᵢ. It alone so holds (Π k)·H(id) of its
 own ids, the same point for the same id at every holder; no holder ever sees another's. Hashes of these points go to the
@@ -13,32 +13,37 @@ So the first holder orders the ids by keyed hashes and tells the other holders, 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
-from importlib import import_module
-from types import ModuleType
-from typing import Final
+from functools import partial, reduce
+from itertools import chain
+from typing import Any, Final
 
 import numpy as np
 import torch
+from coincurve import PublicKey
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veilgraph.core.errors import ConfigError, DataError, ProtocolError
+from veilgraph.core.errors import DataError, ProtocolError
 from veilgraph.core.randomness import LearningStreams, expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, receive_as
+from veilgraph.mpc.ring import in_parallel
 
 # A compressed point. The point at infinity has no encoding of this length, and all others have prime order.
 POINT_BYTES: Final = 33
 TOKEN_BYTES: Final = 16
-# Points per message: about half a second of work. A piece with fewer rows, perhaps none, ends its list.
+# Points per message: about a quarter of a second of work. A piece with fewer rows, perhaps none, ends its list.
 PIECE_ROWS: Final = 1 << 13
 MAX_IDS: Final = 10_000_000  # largest set of a holder: a list without end would keep its relays busy for ever
 
-_GROUP_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # FIPS 186-4, D.1.2.3
+_ROWS_OF_TASK: Final = 1 << 9  # that one thread multiplies at a time
+GROUP_ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141  # SEC 2, 2.4.1
+_EVEN: Final = b"\x02"  # first byte of a compressed point, whose y is even
+_DOMAIN: Final = b"veilgraph alignment/"
 _SCALAR_BYTES: Final = 32
 _SCALAR_SOURCE_BYTES: Final = 48  # 128 bits more than the order: the remainder is uniform
 _TOKEN_DTYPE: Final = np.dtype(f"S{TOKEN_BYTES}")
@@ -85,7 +90,6 @@ def align_holder(
 
     Raises:
         DataError: an id is empty, occurs twice or is no text; there are none or too many; or none is common to all.
-        ConfigError: the package openmined_psi is missing.
         ProtocolError: another party sent something that is not a curve point, or lost, added or doubled something.
     """
     check_ids(link.party, ids)
@@ -155,7 +159,7 @@ class _Ring:
 
         Whatever a piece waits for at the previous holder comes earlier in that holder's turns, so no ring can lock.
         """
-        sizes, key = dict.fromkeys(self._owners[1:], 0), self._blind * self._seal % _GROUP_ORDER
+        sizes, key = dict.fromkeys(self._owners[1:], 0), self._blind * self._seal % GROUP_ORDER
         unfinished = list(range(1, len(self._owners)))
         step = 0
         while unfinished:
@@ -199,45 +203,48 @@ class _Ring:
     def _multiply(self, scalar: int, piece: Tensor) -> list[bytes]:
         try:
             return multiply(scalar, [row.tobytes() for row in piece.numpy()])
-        except RuntimeError as error:
+        except ValueError as error:
             raise ProtocolError(
-                f"{self.previous} sent {self._link.party} bytes that are no point of P-256",
+                f"{self.previous} sent {self._link.party} bytes that are no point of secp256k1",
                 code="no-point",
                 party=self.previous,
             ) from error
 
 
 def hash_and_multiply(scalar: int, ids: Sequence[str]) -> list[bytes]:
-    """Return the compressed P-256 points scalar·H(id), in the order of ``ids``."""
-    client = _load_library().client.CreateFromKey(scalar.to_bytes(_SCALAR_BYTES, "big"), True)
-    return list(client.CreateRequest(ids).encrypted_elements)
+    """Return the compressed secp256k1 points scalar·H(id), in the order of ``ids``."""
+    return _multiply_all(scalar, _hash_to_curve, ids)
 
 
-def multiply(scalar: int, points: Iterable[bytes]) -> list[bytes]:
-    """Return compressed P-256 points scalar·P, in the order of ``points``; ``RuntimeError`` where one is no point."""
-    library = _load_library()
-    # Only with reveal_intersection does the library keep the order.
-    request = library.Request(reveal_intersection=True, encrypted_elements=points)
-    server = library.server.CreateFromKey(scalar.to_bytes(_SCALAR_BYTES, "big"), True)
-    return list(server.ProcessRequest(request).encrypted_elements)
+def multiply(scalar: int, points: Sequence[bytes]) -> list[bytes]:
+    """Return compressed secp256k1 points scalar·P, in the order of ``points``; ``ValueError`` where one is no point."""
+    return _multiply_all(scalar, PublicKey, points)
 
 
-def _load_library() -> ModuleType:
-    try:
-        return import_module("private_set_intersection.python")
-    except ImportError as error:
-        raise ConfigError(
-            "private alignment needs the package openmined_psi: pip install openmined-psi, with Python 3.13 "
-            "or older (for newer ones it has no wheels); or bring the same ids into the same order at all holders by "
-            "other means",
-            code="not-installed",
-            key="openmined_psi",
-        ) from error
+def _multiply_all(scalar: int, read: Callable[[Any], PublicKey], sources: Sequence[Any]) -> list[bytes]:
+    """Multiply what ``read`` makes of each source by a scalar, by several threads: the library lets others run."""
+    secret = scalar.to_bytes(_SCALAR_BYTES, "big")
+
+    def multiply_some(start: int) -> list[bytes]:
+        some = sources[start : start + _ROWS_OF_TASK]
+        return [read(source).multiply(secret, update=True).format(compressed=True) for source in some]
+
+    tasks = [partial(multiply_some, start) for start in range(0, len(sources), _ROWS_OF_TASK)]
+    return list(chain.from_iterable(in_parallel(tasks, "points")))
+
+
+def _hash_to_curve(name: str) -> PublicKey:
+    """Return H(id): the point of even y at the first of SHA-256(domain, 0, id), (domain, 1, id), … that is an x."""
+    for count in range(256):  # half of all numbers are an x
+        digest = hashlib.sha256(_DOMAIN + bytes([count]) + name.encode()).digest()
+        with suppress(ValueError):
+            return PublicKey(_EVEN + digest)
+    raise AssertionError
 
 
 def random_scalar(secrets: SecretSource) -> int:
-    """Draw a P-256 scalar, uniform in [1, group order)."""
-    return 1 + int.from_bytes(secrets(_SCALAR_SOURCE_BYTES), "big") % (_GROUP_ORDER - 1)
+    """Draw a scalar of secp256k1, uniform in [1, group order)."""
+    return 1 + int.from_bytes(secrets(_SCALAR_SOURCE_BYTES), "big") % (GROUP_ORDER - 1)
 
 
 def check_ids(party: PartyId, ids: Sequence[str]) -> None:

@@ -126,6 +126,9 @@ class PairwiseMasks:
     ) -> PairwiseMasks:
         """Exchange ephemeral public keys with the other holders; the keys live in memory for one session.
 
+        Across organisations they travel in the pair's own channel, whose keys stand against quantum computers later.
+        Nobody passes them on, so X25519 alone is enough here.
+
         ``round_`` must differ between calls on one link. Without a ``rounding_key`` one is drawn, and sums of real
         numbers differ a little between sessions. Raises ``ProtocolError``: a holder sent an invalid key.
         """

@@ -233,14 +233,14 @@ def _sparse_operand(matrix: sp.csr_array) -> StaticOperand:
 
     def times(right: Tensor) -> Tensor:
         operand = right.detach().contiguous().numpy()
-        parts = _in_parallel([partial(operator.matmul, part, operand) for part in slices], "sparse")
+        parts = in_parallel([partial(operator.matmul, part, operand) for part in slices], "sparse")
         return torch.from_numpy(parts[0] if len(parts) == 1 else np.concatenate(parts))
 
     def transposed_times(right: Tensor) -> Tensor:
         operand = right.detach().contiguous().numpy()
         bounds = zip(slices, pairwise(starts), strict=True)
         work = [partial(operator.matmul, part.T, operand[start:stop]) for part, (start, stop) in bounds]
-        return torch.from_numpy(reduce(operator.add, _in_parallel(work, "sparse")))
+        return torch.from_numpy(reduce(operator.add, in_parallel(work, "sparse")))
 
     return StaticOperand(times, transposed_times)
 
@@ -295,7 +295,7 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
         return left @ right
     out = torch.empty(left.shape[0], right.shape[1], dtype=torch.int64)
     kernel, right = _integer_kernel(), right.contiguous()
-    _in_parallel([partial(kernel, left[rows], right, out[rows]) for rows in _slices_per_core(left)], "dense")
+    in_parallel([partial(kernel, left[rows], right, out[rows]) for rows in _slices_per_core(left)], "dense")
     return out
 
 
@@ -306,7 +306,7 @@ def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
     right = right.contiguous()
     return reduce(
         torch.add,
-        _in_parallel([partial(_transposed_part, left[rows], right[rows]) for rows in _slices_per_core(left)], "dense"),
+        in_parallel([partial(_transposed_part, left[rows], right[rows]) for rows in _slices_per_core(left)], "dense"),
     )
 
 
@@ -368,7 +368,8 @@ def _pool(kind: str) -> Executor:
     return ThreadPoolExecutor(available_cores(), thread_name_prefix=f"ring {kind}")
 
 
-def _in_parallel(work: Sequence[Callable[[], Result]], kind: str) -> list[Result]:
+def in_parallel(work: Sequence[Callable[[], Result]], kind: str) -> list[Result]:
+    """Run tasks by a kind's threads, or here where there is one, and return what each gives, in their order."""
     if len(work) == 1:
         return [work[0]()]
     return [done.result() for done in [_pool(kind).submit(task) for task in work]]

@@ -9,7 +9,8 @@ composed numerically by it, from its privacy loss distribution, rounded towards 
 One number stands for a release of vectors: docs/explanation/proofs.md#one-number-for-a-release-of-vectors.
 
 The pure ε of local releases is added to the total of all others (basic composition): a node makes one or two of them,
-from which δ buys nearly nothing, and the total stays what local differential privacy means by ε, at any δ.
+from which δ buys nearly nothing, and the total stays what local differential privacy means by ε, at any δ. Releases
+that need a share of δ are added likewise: each is ε-private but for a chance, and these add up to their share.
 
 *Calibration* goes the other way, from a wanted (ε, δ) to a multiplier: the standard deviation of the noise over the
 sensitivity, or over the clip C where a function is told the neighbouring relation. Every answer lands on the safe side:
@@ -107,12 +108,30 @@ def total(counts: Mapping[Event, int], delta: float) -> float:
             )
     mus = {event: mu for event, count in happened.items() if (mu := event.mu(count))}
     numeric = [(event, count) for event, count in happened.items() if event.is_numeric]
-    others = [(event, count) for event, count in happened.items() if event not in mus and not event.is_numeric]
-    mu = math.hypot(*mus.values())
+    shared = [(event, count) for event, count in happened.items() if event.needs_share]
+    others = [
+        (event, count)
+        for event, count in happened.items()
+        if event not in mus and not event.is_numeric and not event.needs_share
+    ]
+    mu, pure = math.hypot(*mus.values()), math.fsum(event.epsilon * count for event, count in others)
+    if shared:
+        alone = not mus and not numeric
+        share = delta if alone else delta / 2  # δ adds up, so what others have is theirs alone
+        number = sum(count for _, count in shared)
+        pure += math.fsum(epsilon_at(event, share / number) * count for event, count in shared)
+        if alone:
+            return pure
+        delta -= share
     added = gaussian_epsilon(mu, delta) + math.fsum(event.epsilon * count for event, count in numeric)
     if numeric:
         added = min(added, _composed(mu, tuple(numeric), delta))
-    return added + math.fsum(event.epsilon * count for event, count in others)
+    return added + pure
+
+
+def epsilon_at(event: Event, delta: float) -> float:
+    """ε at ``delta`` of one release of an event that needs a share of δ: the largest of its alternatives."""
+    return max(gaussian_epsilon(mu, delta) + pure for mu, pure in event.alternatives)
 
 
 def per_step(event: Event, delta: float) -> float:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, get_args
 
@@ -38,8 +38,9 @@ features."""
 class Event(ABC):
     """A frozen dataclass of plain values, with a unit and a neighbouring relation among its fields or properties.
 
-    It composes in one of three ways: as Gaussian noise, by ``mu``; numerically (``is_numeric``), by ``losses`` or
-    ``distribution``; or, where it has none, its pure ``epsilon`` is added to that of all others.
+    It composes in one of four ways: as Gaussian noise, by ``mu``; numerically (``is_numeric``), by ``losses`` or
+    ``distribution``; by its ε at a share of δ (``needs_share``, ``alternatives``); or, where it has none of these, its
+    pure ``epsilon`` is added to that of all others.
 
     Attributes:
         kind: its name in ``EVENTS`` and in ledgers.
@@ -49,6 +50,7 @@ class Event(ABC):
     __slots__ = ()
     kind: ClassVar[str]
     is_numeric: ClassVar[bool] = False
+    needs_share: ClassVar[bool] = False
     units: ClassVar[tuple[Unit, ...]] = get_args(Unit)
 
     if TYPE_CHECKING:
@@ -75,6 +77,11 @@ class Event(ABC):
     def epsilon(self) -> float:
         """Pure ε of one release (δ = 0); infinite where there is none."""
         return math.inf
+
+    @property
+    def alternatives(self) -> Sequence[tuple[float, float]]:
+        """Pairs of μ and pure ε, of which one release tells no more than a Gaussian and a pure one of any."""
+        return ()
 
     def mu(self, releases: int) -> float:
         """Sensitivity over standard deviation of so many releases together; 0 if the noise is not Gaussian."""
@@ -204,6 +211,35 @@ class LocalEvent(Event):
         return "replacement"
 
 
+@dataclass(frozen=True, slots=True)
+class EitherEvent(Event):
+    """One release of a sum with Gaussian noise σ or of a bit, and who pays does not know of which a record is.
+
+    A record that is not in the sum is in a bit that is flipped, of pure ε, and in what has Gaussian noise beside it.
+    All noise is over the clip. A release is (ε, δ)-private, so it tells no more than one that shows all with chance δ
+    and is else ε-private (Kairouz, Oh & Viswanath 2015).
+    """
+
+    kind: ClassVar[str] = "either"
+    needs_share: ClassVar[bool] = True
+    noise_multiplier: float
+    flip_epsilon: float
+    beside_multiplier: float
+    neighbours: Neighbours = "zero-out"
+    unit: Unit = "node"
+
+    def __post_init__(self) -> None:
+        Event.__post_init__(self)
+        for name in ("noise_multiplier", "flip_epsilon", "beside_multiplier"):
+            check_positive(name, getattr(self, name))
+
+    @property
+    @override
+    def alternatives(self) -> Sequence[tuple[float, float]]:
+        farthest = sensitivity_in_clips(self.neighbours)
+        return (farthest / self.noise_multiplier, 0.0), (farthest / self.beside_multiplier, self.flip_epsilon)
+
+
 # code of an event that another version of veilgraph, or a package that is not here, wrote
 UNKNOWN: Final = "unknown-event"
 # kind → the class of such events
@@ -215,6 +251,7 @@ EVENTS: Final[Registry[type[Event]]] = Registry(
         "laplace": "veilgraph.privacy.event:LaplaceEvent",
         "geometric": "veilgraph.privacy.event:GeometricEvent",
         "local": "veilgraph.privacy.event:LocalEvent",
+        "either": "veilgraph.privacy.event:EitherEvent",
     },
     kind="veilgraph.privacy.event:Event",
 )

@@ -21,7 +21,8 @@ LABELS: Final = "labels"  # channel of the ledger
 class LabelPublisher(PaidPublisher):
     """The publisher of a holder that learns from perturbed labels; embeddings and gradients of these go through.
 
-    ``labels`` are Tensor[n] int64, of the nodes of whose labels others are told anything (``perturbed_nodes``).
+    ``labels`` are Tensor[n] int64, of the nodes of whose labels others are told anything (``perturbed_nodes``). Where
+    nodes without a label perturb the class ``others`` in its place, that is another release than one of labels alone.
     """
 
     def __init__(
@@ -31,11 +32,13 @@ class LabelPublisher(PaidPublisher):
         ledger: Ledger | None,
         source: SecretSource,
         cache: ReleaseCache | None = None,
+        others: int | None = None,
     ) -> None:
         super().__init__(ledger, response.event())
         self.response, self._labels, self._source = response, labels, source
         self._cache = cache or ReleaseCache(ledger)
-        self._release = Release(LABELS, response.event(), repr(response))
+        mechanism = repr(response) if others is None else f"{response!r} of class {others} without a label"
+        self._release = Release(LABELS, response.event(), mechanism)
 
     def perturbed(self) -> Tensor:
         """The labels under randomised response: Tensor[n] int64, the same in every session and job.

@@ -7,7 +7,7 @@ however each release is chosen from the outcomes of those before: docs/explanati
 δ is the party's own. No number that a job or a peer chooses is the δ of a total, or a part of it: a job with a δ of
 its own choice would else make all jobs before it dearer, for ever. φ is a ten-thousandth of the party's δ. Sampled
 releases that cost less than that as Gaussian releases without any φ are charged as these, so that many cheap jobs use
-up no more of δ than of ε.
+up no more of δ than of ε. Releases that are priced by a share of δ alone (``Event.needs_share``) take a tenth of it.
 
 A release about which nodes do not say the same is charged to those alone whose data it depends on. Of data whose nodes
 nobody told apart it is charged to everybody: each node there may be any node of any other release.
@@ -104,6 +104,8 @@ NOTHING: Final = Price(0.0, 0.0)
 _KEY_BYTES: Final = 8
 # Shares of δ for one job's φ; the larger where the smaller is below what numerical accounting resolves.
 _SHARES: Final = (1e-4, 1e-2)
+# Share of δ for a release that has no other price: nine fit, and ε at it is near that at the job's own δ.
+_WHOLE_SHARE: Final = 0.1
 
 
 def price(event: Event, count: int, delta: float) -> Price:
@@ -111,6 +113,9 @@ def price(event: Event, count: int, delta: float) -> Price:
     mu = event.mu(1)
     if mu:
         return Price(mu * mu * count, 0.0)
+    if event.needs_share:
+        share = _WHOLE_SHARE * delta
+        return Price(0.0, accountant.epsilon_at(event, share), share).times(count)
     if math.isfinite(event.epsilon) or not event.is_numeric:
         return Price(0.0, event.epsilon * count)
     return _sampled_price(event, count, delta)

@@ -1,8 +1,8 @@
 r"""Noise that must protect: from a cryptographic source, and safe against floating-point attacks.
 
 Input and noise are multiples of one grid g = 2^⌊log2(scale)⌋·2^-20, so that the low bits of a release hold nothing, and
-sums of both are exact in float64. What computing the noise adds to ε is below 10^-5 for a row of 64 values:
-docs/explanation/proofs.md#noise-on-a-grid.
+sums of both are exact in float64. What computing the noise adds to ε is below 10^-5 for a row of 64 values, and for
+tens of thousands of them with ``fine_gaussian``: docs/explanation/proofs.md#noise-on-a-grid.
 
 Discrete Laplace noise could be drawn exactly from geometric samples. Inversion is used because it takes the same steps
 for every value, where the running time of such sampling tells of the value, and its error is as small.
@@ -25,6 +25,8 @@ from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
 
 GRID_BITS = 20
+_COARSE_BITS = 9  # cells of a coarse grid are so many bits wider
+_FINE_CELLS = 4.0  # deviation of fine noise in coarse cells: e^(−2π²·4²) is what a coarse grid shows through it
 SMALLEST_SCALE, LARGEST_SCALE = 1e-100, 1e100  # between them nothing here overflows or loses bits to subnormal numbers
 
 _SIGN_OFF = (1 << 63) - 1
@@ -59,17 +61,35 @@ def granularity(scale: float) -> float:
     return math.ldexp(1.0, math.frexp(scale)[1] - 1 - GRID_BITS)
 
 
-@torch.no_grad()
 def gaussian(shape: tuple[int, ...], standard_deviation: float, source: SecretSource) -> Tensor:
     """Independent N(0, standard_deviation²) values, multiples of ``granularity``, no -0: float64 of ``shape``.
 
     Expanded from one 32-byte seed of ``source``. Raises ``ConfigError``: the deviation is out of range.
     """
+    return _gaussian(shape, standard_deviation, granularity(standard_deviation), source(SEED_BYTES), "gaussian")
+
+
+def fine_gaussian(shape: tuple[int, ...], standard_deviation: float, source: SecretSource) -> Tensor:
+    """As ``gaussian``, at twice the time, where rounding adds 300 times less to ε: for many values of one release.
+
+    It is the sum of Gaussian noise on a coarse grid and of little Gaussian noise on the fine one. Each has 500 times
+    fewer cells to a deviation than ``gaussian``, or more, and what rounding adds grows with these.
+    """
     step = granularity(standard_deviation)
+    coarse = math.ldexp(step, _COARSE_BITS)
+    little = _FINE_CELLS * coarse
+    much = math.sqrt(standard_deviation**2 - little**2)
+    seed = source(SEED_BYTES)
+    return _gaussian(shape, much, coarse, seed, "coarse") + _gaussian(shape, little, step, seed, "fine")
+
+
+@torch.no_grad()
+def _gaussian(shape: tuple[int, ...], standard_deviation: float, step: float, seed: bytes, purpose: str) -> Tensor:
+    """Independent N(0, standard_deviation²) values, each rounded to a multiple of ``step``, no -0."""
     count = math.prod(shape)
     pairs = (count + 1) // 2
     noise = np.empty((2, pairs))
-    for at, (high, low, turn) in _words(source(SEED_BYTES), "gaussian", 3, pairs):
+    for at, (high, low, turn) in _words(seed, purpose, 3, pairs):
         radius = _log_uniform(high, low)
         radius *= -2.0 * (standard_deviation / step) ** 2
         np.sqrt(radius, out=radius)

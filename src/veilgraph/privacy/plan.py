@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from veilgraph.core.types import PartyId
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import Event, GaussianEvent, GeometricEvent
+from veilgraph.privacy.event import EitherEvent, Event, GaussianEvent, GeometricEvent
 from veilgraph.privacy.settings import PrivacySettings
 
 if TYPE_CHECKING:
@@ -165,6 +165,8 @@ class RecordPlan(Plan):
     """Sums over training nodes with Gaussian noise: ``veilgraph.paradigms.sealed.records.rows`` says which."""
 
     mechanism: ClassVar[str] = "gaussian"
+    share: ClassVar[float] = 0.2
+    """What the sum over all nodes costs of 1/σ²."""
 
     @property
     @override
@@ -179,7 +181,7 @@ class RecordPlan(Plan):
 
     @property
     @override
-    def event(self) -> GaussianEvent:
+    def event(self) -> Event:
         return GaussianEvent(self.multiplier, self.settings.relation, self.settings.unit)
 
     @property
@@ -194,6 +196,50 @@ class RecordPlan(Plan):
         follows = self.settings.stated_delta is None
         ledger = holder.ledger(self.delta, self.settings.epsilon_total, follows=follows) if self.releases else None
         return CountPublisher(self.party, self.event, self.inference, ledger, self.delta)
+
+
+@dataclass(frozen=True)
+class NodePlan(RecordPlan):
+    """Sums as ``RecordPlan``, and one bit of every node that is in none, by randomised response.
+
+    A record is in the sum over all nodes, and either in the other sum or in a bit: each way ε is that of the job.
+    """
+
+    mechanism: ClassVar[str] = "gaussian, randomised response"
+    share: ClassVar[float] = 0.01
+    """What the sum over all nodes costs of 1/σ²."""
+
+    @property
+    @override
+    def words(self) -> str:
+        return f"{super().words}; of a node that is not trained on, one bit"
+
+    @property
+    @override
+    def multiplier(self) -> float:
+        return accountant.analytic_multiplier(*self._of_each)
+
+    @property
+    def flip_epsilon(self) -> float:
+        """ε of a bit: what the sum over all nodes leaves of the job's."""
+        whole, delta = self._of_each
+        return (whole - accountant.gaussian_epsilon(1 / self._beside, delta)) * (1 - 1e-12)
+
+    @property
+    def _of_each(self) -> tuple[float, float]:
+        """ε and δ of one release: of several both add up."""
+        releases = max(1, self.releases)
+        return self.settings.epsilon_total / releases, self.delta / releases
+
+    @property
+    def _beside(self) -> float:
+        return self.multiplier / math.sqrt(self.share)
+
+    @property
+    @override
+    def event(self) -> EitherEvent:
+        settings = self.settings
+        return EitherEvent(self.multiplier, self.flip_epsilon, self._beside, settings.relation, settings.unit)
 
 
 @dataclass(frozen=True)

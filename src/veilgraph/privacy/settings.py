@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from veilgraph.core.settings import PartyName, Settings
 from veilgraph.privacy.event import Neighbours
@@ -27,9 +28,9 @@ def fitting_delta(nodes: int | None = None) -> float:
 class PrivacySettings(Settings):
     """Noise on what is computed over edges; a paradigm that has such noise adds what it needs."""
 
-    unit: Literal["edge", "node-edges", "training-record"]
-    """what ε protects: all that a holder records between two nodes; a node's features and all its edges; or a training
-    node's features
+    unit: Literal["edge", "node-edges", "training-record", "node"]
+    """what ε protects: all that a holder records between two nodes; a node's features and all its edges; a training
+    node's features; or a node's features
     """
     epsilon_total: float = Field(gt=0, allow_inf_nan=False)
     """ε of a holder's releases in the job"""
@@ -47,6 +48,22 @@ class PrivacySettings(Settings):
     def delta_of(self, nodes: int | None) -> float:
         """δ for so many common nodes; 0 where ε is pure."""
         return 0.0
+
+
+class DeltaSettings(PrivacySettings):
+    """Noise whose ε are not pure, and hold at a δ."""
+
+    delta: float | None = Field(None, gt=0, lt=1)
+    """δ of every ε; null: the largest power of ten that is at most 1/(10·N), of N common nodes, and at most 1e-4"""
+
+    @property
+    @override
+    def stated_delta(self) -> float | None:
+        return self.delta
+
+    @override
+    def delta_of(self, nodes: int | None) -> float:
+        return fitting_delta(nodes) if self.delta is None else self.delta
 
 
 class LabelReleaseSettings(Settings):

@@ -35,8 +35,9 @@ def refusal_of(own: Organisation, job: JobSettings, nodes: int | None = None, *,
     party = own.settings.party
     if own.settings.has_nodes == (party == job.inputs.across):
         return (
-            f"its party file has {'' if own.settings.has_nodes else 'no '}nodes, and the job's holder without nodes is "
-            f"{job.inputs.across or 'none'} (across, of paradigm union)"
+            f"its party file has {'' if own.settings.has_nodes else 'no '}nodes, and the job names "
+            f"{job.inputs.across or 'no holder'} as the one without nodes: mend across (paradigm union), or the party "
+            "file"
         )
     if own.settings.machines is not None and (reason := paradigm_of(job).session.unspreadable(job)) is not None:
         return reason
@@ -77,9 +78,8 @@ def _outside_range(own: Organisation, job: JobSettings) -> str:
     if release.low <= values[0] and values[1] <= release.high:
         return ""
     return (
-        f"{release.setting}: low={release.low:g} to high={release.high:g} does not hold all values that its "
-        "features can have by what its party file declares, whatever is in the tables: set low to 0 and high to 1, "
-        "or lower and higher where it fills in more for values that are missing"
+        f"{release.setting}: its party file lets features lie outside low={release.low:g} to high={release.high:g}: "
+        "set low to 0 and high to 1, or wider where it fills in other values for missing ones"
     )
 
 
@@ -102,7 +102,7 @@ def _refusal_of_edges(job: JobSettings, party: PartyId, edges: Sequence[EdgeSett
 
 def _protecting_edges(job: JobSettings) -> tuple[PartyId, ...]:
     """The holders whose edges an ε of this job protects, alone or with their nodes."""
-    of_edges = job.training_plan is not None or (job.privacy is not None and job.privacy.unit != "training-record")
+    of_edges = job.training_plan is not None or (job.privacy is not None and "edge" in job.privacy.unit)
     return job.duties.noising if of_edges else ()
 
 

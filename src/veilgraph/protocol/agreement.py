@@ -156,7 +156,7 @@ def _check_restart(party: PartyId, points: Mapping[PartyId, Sequence[Point]], re
     check_restart_allowed(restarts, without or others, f"the checkpoints that {judge} has")
 
 
-PROTOCOL_VERSION: Final = 14
+PROTOCOL_VERSION: Final = 15
 MAX_HELLO_BYTES: Final = 1 << 16
 
 MOST_PACKAGES: Final = 32
@@ -319,7 +319,10 @@ def agree_with_people(
         if mine.waits and (found := answer(min(TELL_EVERY_S, timeout_s / 4))) is not None:
             mine = mine.model_copy(update={"waits": False, "refuses": found})
         step += 1
-    raise LinkTimeout(f"{', '.join(sorted(wait_for))} waited {MAX_APPROVAL_WAIT_S:g} s for a person; submit it anew")
+    raise LinkTimeout(
+        f"nobody at {', '.join(sorted(wait_for))} approved the job in {MAX_APPROVAL_WAIT_S:g} s; submit it again when "
+        "somebody is there"
+    )
 
 
 def same_count(what: str, values: Mapping[PartyId, int]) -> int:
@@ -347,7 +350,8 @@ def _parse_hello(party: PartyId, sender: PartyId, received: Tensor) -> Hello:
     """Parse another party's hello, its version first; ``ConfigError``: another version; ``ProtocolError``: no hello."""
     if received.numel() > MAX_HELLO_BYTES:
         raise ProtocolError(
-            f"{party} got a hello of {received.numel()} bytes from {sender}; at most {MAX_HELLO_BYTES} are allowed",
+            f"{party} got a hello of {received.numel()} bytes from {sender}, and at most {MAX_HELLO_BYTES} are "
+            "allowed; install the same release of veilgraph at every party",
             code="hello-size",
             value=received.numel(),
             party=sender,

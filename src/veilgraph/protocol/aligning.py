@@ -142,7 +142,10 @@ def split_by_labels(job: JobSettings, party: PartySettings) -> str:
             "trained on"
         )
     elif job.training_plan is not None:
-        why = "by classes who is trained on hangs on other nodes, which averaging.privacy counts as if it did not"
+        why = (
+            "with a split by classes one node can move others into or out of training, and averaging.privacy counts on "
+            "none doing so"
+        )
     else:
         return ""
     return f"its party file has nodes.split.stratify=true, and {why}; set nodes.split.stratify to false"

@@ -6,6 +6,7 @@ only as well as the total ε allows. Which nodes they are follows from the job a
 
 - ``VoteCanaries``, of edges whose ends' classes are counted with noise. Their nodes lose their other edges, and their
   features.
+- ``RecordCanaries``, of columns that are in noisy sums over training nodes, or in a bit that is flipped.
 - ``LabelCanaries``, of perturbed labels: training nodes of one of the first two classes, before perturbation.
 
 Those of a private training, and of nodes that perturb their own values, are their plans' (``privacy.plan``).
@@ -23,7 +24,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import compact, is_sparse
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import DrawnCanaries, check_nodes, replace_edges_at
@@ -55,7 +56,7 @@ class VoteCanaries(DrawnCanaries):
         """
         count, owners = job.noise.canaries, job.duties.publishing
         if not count:
-            raise ConfigError("privacy.canaries: the job has none; give how many")
+            raise ConfigError("privacy.canaries is 0 in this job; give their number")
         most = (nodes - 1) // (2 * len(owners))
         if count > most:
             raise ConfigError(
@@ -105,6 +106,78 @@ def _counting_first(pairs: Tensor, seed: int) -> Tensor:
 
 
 @dataclass(frozen=True)
+class RecordCanaries(DrawnCanaries):
+    """One holder's canaries among records, and the places of all holders'; every other record of a holder is zero.
+
+    A canary has a node that is trained on, and one that is not. In sums the first has a record if the coin says so, a
+    one in a column of its own, and a label that is not its own, so that its residual is large; the other, whose score
+    the label holder learns, always has that record. With bits the first always has a one in the first column and is of
+    the second class, so that weights are large there, and the other has it if the coin says so.
+
+    Attributes:
+        owners: the holders that have canaries, in the job's order; ``party`` is whose these are.
+        of_bits: whether a record is in a bit, and not in a sum.
+    """
+
+    kind: ClassVar[str] = "records"
+    owners: tuple[PartyId, ...]
+    party: PartyId
+    of_bits: bool
+
+    @classmethod
+    def of(cls, job: JobSettings, graph: PartyGraph, key: bytes) -> Self:
+        """Draw those of a job with noise on records in a holder's graph, by its secret ``key``.
+
+        Raises ``ConfigError``: too few common nodes or columns, or no such canaries.
+        """
+        count, nodes, privacy = job.noise.canaries, graph.common, job.privacy
+        owners = tuple(name for name in job.duties.publishing if name != job.data.label_party)
+        of_bits = privacy is not None and privacy.unit == "node"
+        most = nodes // (4 * len(owners))
+        if not of_bits and graph.party in owners:
+            most = min(most, graph.num_features)
+        if not 0 < count <= most:
+            raise ConfigError(
+                f"privacy.canaries={count} must be from 1 to {most} at {graph.party}: they take up to half of {nodes} "
+                "common nodes and, in sums, a column each; choose fewer",
+                key="privacy.canaries",
+                value=count,
+                party=graph.party,
+            )
+        return cls(count, nodes, key, job.hash(), owners, graph.party, of_bits)
+
+    def places(self, owner: PartyId) -> Tensor:
+        """The nodes of a holder's canaries, trained on and not: Tensor[m, 2] int64, different from all others."""
+        return self._places(2, self.owners.index(owner) * self.count * 2)
+
+    @override
+    def into(self, graph: PartyGraph) -> PartyGraph:
+        check_nodes(self.nodes, graph.common)
+        trained, others = torch.cat([self.places(owner) for owner in self.owners]).T
+        masks = {name: mask.clone() for name in MASKS if (mask := getattr(graph, name)) is not None}
+        for name, mask in masks.items():
+            mask[others] = False
+            mask[trained] = name == "train_mask"
+        features = graph.features
+        if self.party in self.owners:
+            features = torch.zeros(tuple(features.shape), dtype=torch.float32)
+            here = torch.ones(self.count, dtype=torch.bool), self.coins
+            for nodes, has in zip(self.places(self.party).T, here if self.of_bits else here[::-1], strict=True):
+                column = torch.zeros_like(nodes) if self.of_bits else torch.arange(self.count)
+                features[nodes, column] = has.to(torch.float32)
+            features = compact(features) if is_sparse(graph.features) else features
+        return replace(graph, features=features, labels=self._labels(graph, trained), **masks)
+
+    def _labels(self, graph: PartyGraph, trained: Tensor) -> Tensor | None:
+        if graph.labels is None:
+            return None
+        classes = graph.num_classes or int(graph.labels.max()) + 1
+        labels = graph.labels.clone()
+        labels[trained] = 1 if self.of_bits else (labels[trained] + 1) % classes
+        return labels
+
+
+@dataclass(frozen=True)
 class LabelCanaries(DrawnCanaries):
     """The label holder's canaries, among the labels that are perturbed."""
 
@@ -142,7 +215,9 @@ def _training_nodes(graph: PartyGraph) -> Tensor:
     """Return the common training nodes that have a label, int64 [n]; ``DataError`` where nothing is labelled."""
     common = graph.common_part()
     if common.labels is None or common.train_mask is None:
-        raise DataError("label_privacy.canaries: they are training nodes, and there are none; give a label holder's")
+        raise DataError(
+            "label_privacy.canaries replace labels of training nodes, and this graph has none; give the label holder's"
+        )
     return (common.train_mask & (common.labels >= 0)).nonzero().squeeze(1)
 
 
@@ -158,6 +233,8 @@ def canaries_in_data(job: JobSettings, graph: PartyGraph, key: Callable[[], byte
         return LabelCanaries.of(job, graph, key())
     if release is not None and release.canaries and graph.party in job.duties.releasing:
         return release.canaries_in(graph, key(), job.hash())
+    if job.noise.canaries and job.noise.sums_records:
+        return RecordCanaries.of(job, graph, key())
     if job.noise.canaries:
         return VoteCanaries.of(job, graph.party, graph.common, key())
     return None

@@ -65,7 +65,8 @@ def size_of(graph: PartyGraph, rules: InputRules = NO_RULES, ids: Sequence[str] 
         own, pairs = graph.common or graph.num_nodes, pairs_of(graph, rules)
         ways = [ends[ends < own].bincount(minlength=own) for ends in pairs]
         edges, most = max(int(way.sum()) for way in ways), int((ways[0] + ways[1]).max())
-        counts = pairs.amax(0).bincount(minlength=graph.num_nodes)[own:].tolist()
+        across = pairs_once(pairs.sort(0).values)[0] if rules.joins_undirected else pairs
+        counts = across.amax(0).bincount(minlength=graph.num_nodes)[own:].tolist()
         for name, count in zip(ids[own:], counts, strict=bool(ids)):
             shared[name.split("/", 1)[0]] += count
     return PartySizes(part.num_features, edges, training, classes, validation, most, graph.common, shared)
@@ -86,7 +87,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a job costs, stage by stage; ``memory``: party → bytes held at once, about; ``notes``: what is assumed."""
+    """What a job costs, stage by stage.
+
+    ``memory``: party → bytes held at once, about; {} if unknown. ``notes``: what is assumed.
+    """
 
     stages: Sequence[Stage]
     memory: Mapping[PartyId, int]

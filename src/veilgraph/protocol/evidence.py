@@ -23,6 +23,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import ViewEntry
 from veilgraph.protocol.job import Check, JobSettings
 from veilgraph.protocol.messages import rows_of
+from veilgraph.protocol.trade_offs import Claims
 from veilgraph.protocol.view import Floats, Observations, View, aggregate, numbers
 
 Sort = Literal[
@@ -121,20 +122,6 @@ class NoisySeries:
     words: str
     releases: Sequence[Noisy]
     anew: str = "in every release and"
-
-
-Level = Callable[[float], float]
-"""Power of a test → the least level that it has, by a trade-off: F⁻¹."""
-
-
-class Claims(Protocol):
-    """Trade-off functions by privacy loss, of which an audit looks for the largest that is refuted."""
-
-    def level(self, loss: float) -> Level:
-        """Return F⁻¹, power → least level, of a loss above 0; a larger loss never raises a level."""
-
-    def epsilon(self, loss: float, delta: float) -> float:
-        """Return the ε of a loss at δ; a larger loss never lowers it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -234,6 +234,7 @@ class InputRules:
         per_node: the holders whose ε is of one node's features: these must be made of that node's own values alone.
         per_edge: the holders whose ε is of one edge: its weight must be made of that edge's own row alone.
         joins_others: whether edges may join a holder's own nodes with other holders'.
+        joins_undirected: whether such an edge counts once for a pair of nodes, whichever way it goes.
         across: the holder that has no nodes, and the edges between those of others; None: there is none.
         degree_rules: holder → a setting and the most edges that a node may have by it, or the graph is refused; where
         that is None, each tells its own, rounded up.
@@ -247,6 +248,7 @@ class InputRules:
     per_node: tuple[PartyId, ...] = ()
     per_edge: tuple[PartyId, ...] = ()
     joins_others: bool = False
+    joins_undirected: bool = False
     across: PartyId | None = None
     degree_rules: Mapping[PartyId, tuple[str, int | None]] = field(default_factory=dict)
 
@@ -260,14 +262,25 @@ class NoiseFacts:
         label_release: how nodes perturb their labels.
         shared: the setting that has holders make noise together, and how many that collude it withstands.
         counts_votes: whether an edge is used for its ends' classes alone, counted with noise whose ε is pure.
-        canaries: of each holder among what is counted so.
+        sums_records: whether a node's columns are used for sums over training nodes alone, or for one bit of it.
+        canaries: of each holder among what is counted or summed so.
+        label_splits: the masks whose nodes' labels are perturbed; None: as ``perturbed_splits`` says.
+        others_label: the class that all nodes outside these masks perturb in place of a label; None: they perturb none.
     """
 
     feature_release: NodeRelease | None = None
     label_release: LabelReleaseSettings | None = None
     shared: tuple[str, int] | None = None
     counts_votes: bool = False
+    sums_records: bool = False
     canaries: int = 0
+    label_splits: tuple[str, ...] | None = None
+    others_label: int | None = None
+
+    @property
+    def learns_true_labels(self) -> bool:
+        """Whether holders learn from their own labels as they are, and perturb those that others are told."""
+        return self.label_splits is not None
 
 
 @dataclass(frozen=True)
@@ -341,14 +354,14 @@ class JobSettings(Settings):
         """Hold a job to the rules between settings that are the same in every paradigm."""
         if self.train.select_by not in self.measures.selectable:
             raise ValueError(
-                f"train.select_by={self.train.select_by!r} is nothing that this job is judged by; choose one of "
+                f"train.select_by={self.train.select_by!r} is no figure of this job; choose one of "
                 f"{', '.join(self.measures.selectable)}"
             )
         is_kept = self.label_privacy is not None or self.noise.feature_release is not None
         if self.snapshot is not None and not is_kept:
             raise ValueError(
-                f"snapshot={self.snapshot!r}: this job makes no release that later jobs send again; leave it out, or "
-                "see label_privacy and node-dp"
+                f"snapshot={self.snapshot!r}: this job releases nothing that later jobs reuse; leave it out, or choose "
+                "label_privacy or paradigm node-dp"
             )
         if self.label_privacy is not None and self.train.class_weights != "none":
             raise ValueError(
@@ -483,7 +496,9 @@ def perturbing(job: JobSettings) -> tuple[PartyId, ...]:
 
 
 def perturbed_splits(job: JobSettings) -> tuple[str, ...]:
-    """Return the masks whose nodes' labels are perturbed: train and validation, and test if several holders score."""
+    """Return the masks whose labels are perturbed: the job's own; or train, val and, if several holders score, test."""
+    if (stated := job.noise.label_splits) is not None:
+        return stated
     return MASKS if len(job.duties.scoring) > 1 else MASKS[:2]
 
 

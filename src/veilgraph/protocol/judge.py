@@ -103,7 +103,8 @@ class Objective:
         labels, train, val = graph.labels, graph.train_mask, graph.val_mask
         if labels is None or train is None or val is None:
             raise DataError(
-                f"party {graph.party!r}: labels: the label holder has none, or no train and validation masks"
+                f"party {graph.party!r}: the label holder lacks labels, or training and validation masks; give them "
+                "(in tables: nodes.label and nodes.split)"
             )
         self._labels, self._train, self._val, self._test = labels, train, val, graph.test_mask
         self.classes = graph.num_classes or int(labels.max()) + 1

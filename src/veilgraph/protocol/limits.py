@@ -82,16 +82,16 @@ class LimitSettings(Settings):
         missing = [key for key in ("epsilon_unit", "epsilon_neighbours") if getattr(self, key) is None]
         if self.max_epsilon is not None and missing:
             raise ValueError(
-                f"max_epsilon={self.max_epsilon:g} without {' and '.join(missing)}: an ε says nothing without what it "
-                "protects, and a job would choose it; give epsilon_unit (edge, node, node-edges, label or "
-                "training-record) and epsilon_neighbours (replacement, or zero-out where a node is there or is not)"
+                f"max_epsilon={self.max_epsilon:g} needs {' and '.join(missing)}: a limit without them lets each job "
+                "choose what ε protects. Give epsilon_unit (edge, node, node-edges, label or training-record) and "
+                "epsilon_neighbours (replacement; zero-out if a node can be there or not)"
             )
         edges = self.max_epsilon is not None and self.epsilon_unit in ("edge", "node-edges")
         if edges and self.most_neighbours is None:
             raise ValueError(
-                f"epsilon_unit={self.epsilon_unit} without most_neighbours: jobs that allow ever fewer edges at a node "
-                "would be refused from the largest degree on, which tells it; give the most neighbours that a node can "
-                "have, from what the data mean and not from these tables, as 1000"
+                f"epsilon_unit={self.epsilon_unit} needs most_neighbours: without it, which jobs are refused would "
+                "show the largest degree in your tables. Give the most neighbours that such a node can ever have, by "
+                "what the data mean and not by these tables, as in 1000"
             )
         return self
 
@@ -259,7 +259,7 @@ def _too_costly(
         return f"{limit} and the job can cost {party} a total ε of {epsilon:.6g}: lower it or raise the limit"
     if limits.epsilon_unit == "label" and not adds_noise(job):
         return (
-            f"{limit} about labels and the job bounds nothing that is told of them: set label_privacy.epsilon "
+            f"{limit} is for labels, and this job protects none: set label_privacy.epsilon "
             "(paradigms vertical, horizontal and averaging), or remove the limit"
         )
     why = PARADIGMS[job.paradigm].guarantee.unbounded(job)
@@ -291,8 +291,8 @@ def _reasons(
         least = limits.min_colluding
         if least is None or colluding < least:
             yield (
-                f"limits.min_colluding={'null' if least is None else least} and {key}.colluding={colluding}, where ε "
-                "rests on other holders' noise: raise the latter, leave joint_noise out, or set the limit to how many "
+                f"limits.min_colluding={'null' if least is None else least} and {key}.colluding={colluding}, and ε "
+                "counts on other holders' noise: raise colluding, leave joint_noise out, or set the limit to how many "
                 "may collude"
             )
     rule = job.inputs.degree_rules.get(party)

@@ -87,7 +87,7 @@ EMBEDDINGS: Final = range(1, 2**32)  # rounds of tags; under those of embeddings
 
 @dataclass(frozen=True, eq=False)
 class Condition(Generic[J_contra]):
-    """What has to be true of a job for a row to be of it; ``words`` name the option in the documentation."""
+    """What has to be true of a job for a row to be of it; ``words`` name the option in documents, or are empty."""
 
     words: str
     holds: Callable[[J_contra], bool]

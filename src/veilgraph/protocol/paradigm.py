@@ -160,8 +160,11 @@ class Privacy(ABC, Generic[J]):
 
         return most_neighbours(graph.edge_index, graph.num_nodes)
 
-    def protecting(self, unit: str, epsilon: float) -> dict[str, Any]:
-        """Return the keys of a job that protects ``unit``, one of ``protects``, at a total ``epsilon``."""
+    def protecting(self, unit: str, epsilon: float, *, joined: bool = False) -> dict[str, Any]:
+        """Return the keys of a job that protects ``unit``, one of ``protects``, at a total ``epsilon``.
+
+        ``joined``: holders' edges may end at nodes of others.
+        """
         if unit == "label":
             return {"label_privacy": {"epsilon": epsilon}}
         return {"privacy": {"epsilon_total": epsilon, "unit": unit}}
@@ -192,9 +195,13 @@ class Guarantee(ABC, Generic[J]):
         """What must be said beside a job's ε, a line each."""
         return []
 
-    def expected_gain(self, job: J, nodes: int | None, training: int | None = None) -> list[str]:
+    def expected_gain(self, job: J, nodes: int | None, sizes: Mapping[PartyId, PartySizes] | None = None) -> list[str]:
         """Say from public sizes what noise leaves of a job's gain, a line each."""
         return []
+
+    def too_weak(self, job: J, sizes: Mapping[PartyId, PartySizes]) -> str:
+        """Why a job is refused whose noise leaves nothing by public sizes; empty where it may leave something."""
+        return ""
 
     def trained_way(self, job: J) -> str:
         """Name of the measured curve of a job's kind of private training; empty where none was measured."""

@@ -32,6 +32,18 @@ def nodes_perturbed(graph: PartyGraph, splits: Sequence[str]) -> Tensor:
     return perturbed_nodes(graph.labels, *(getattr(graph, split) for split in splits))
 
 
+def labels_perturbed(job: JobSettings, graph: PartyGraph) -> tuple[Tensor, Tensor]:
+    """The common nodes that perturb something, ascending, and the class that each perturbs: Tensor[n] int64 each.
+
+    Raises ``DataError``: there are no labels or masks.
+    """
+    nodes, others = nodes_perturbed(graph, perturbed_splits(job)), job.noise.others_label
+    assert graph.labels is not None
+    if others is None:
+        return nodes, graph.labels[nodes]
+    return torch.arange(graph.common), torch.full((graph.common,), others).index_copy(0, nodes, graph.labels[nodes])
+
+
 def with_perturbed(graph: PartyGraph, labels: Tensor, splits: Sequence[str]) -> PartyGraph:
     """The graph with other labels, in the order of ``nodes_perturbed``, at these nodes; the rest keep theirs."""
     nodes = nodes_perturbed(graph, splits)

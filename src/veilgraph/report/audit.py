@@ -244,13 +244,14 @@ def audit(found: RunData) -> Section:
     }
     limited = any(finding.limit is not None or finding.rates for finding in held) or bool(report.untested)
     sought, scope = strongest([each for each in aucs if each.permitted]), scope_line(report)
-    leaks = sum(map(is_found, sought))
-    words = f"{leaks} of {counted(len(sought), 'secret')} found" if sought else "no secret attacked"
-    beside = words if limited or not report.passed else "no limits set"
+    leaks = [each.value.value for each in sought if is_found(each)]
+    words = f"{len(leaks)} of {counted(len(sought), 'secret')} found" if sought else "no secret attacked"
+    best = [f"the strongest with AUC {max(leaks):.3f}; 0.500 by guessing"] if leaks else []
+    beside = [words] if limited or not report.passed else [*best, "no limits set"]
     return {
         "verdict": "failed" if not report.passed else "passed" if limited else words,
         "tone": "bad" if not report.passed else "good" if limited else "leak" if leaks else "plain",
-        "beside": [beside, *(["only a part was asked for"] if scope else [])],
+        "beside": [*beside, *(["only a part was asked for"] if scope else [])],
         "scope": scope,
         **{"report": report, "held": len(held), "failed": failed, "limited": limited},
         "worst": worst(report.findings),

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from veilgraph.core.text import listed
 from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.settings import PrivacySettings, fitting_delta
+from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
 from veilgraph.protocol.paradigm import paradigm_of
@@ -38,6 +38,7 @@ _UNITS: Final = MappingProxyType(
         "edge": "one edge: everything that a holder records between one pair of nodes",
         "node-edges": "one node's features and all its edges at one holder",
         "training-record": "one training node's columns at one holder",
+        "node": "one node's columns at one holder",
     }
 )
 _NOT: Final = MappingProxyType(
@@ -45,6 +46,7 @@ _NOT: Final = MappingProxyType(
         "edge": "It is not about a node's features, nor about labels.",
         "node-edges": "It is not about labels, nor about which nodes there are.",
         "training-record": "It is not about nodes that are not trained on, nor about labels or edges.",
+        "node": "It is not about labels or edges.",
     }
 )
 _OF_EDGES: Final = (
@@ -130,7 +132,7 @@ class NoisyEdges(Protection[PrivacySettings]):
             *self._delta_notes(),
             *guarantee.privacy_notes(job),
             *guarantee.expected_gain(job, self.nodes),
-            *([] if self.settings.unit == "training-record" else [_OF_EDGES]),
+            *([_OF_EDGES] if "edge" in self.settings.unit else []),
         ]
 
     @property
@@ -142,12 +144,14 @@ class NoisyEdges(Protection[PrivacySettings]):
         if self._has_pure_epsilon:
             return ["ε is pure, of two-sided geometric noise on whole numbers: δ is 0, and the bound always holds"]
         if self.settings.stated_delta is None:
+            most = self.settings.delta_of(None)
             rule = (
                 "privacy.delta is left out and follows from N, the number of common nodes: the largest power of ten "
-                f"that is at most 1/(10·N), and at most {fitting_delta():g}"
+                f"that is at most 1/(10·N), and at most {most:g}"
             )
             if self.nodes is None:
-                rule += ", which is taken here; with N above 1,000 it is less, and noise more: --nodes N shows it"
+                above = f"N above {round(0.1 / most):,}"
+                rule += f", which is taken here; with {above} it is less, and noise more: --nodes N shows it"
             return [rule]
         if self.nodes is None:
             return [doubt] if (doubt := delta_in_doubt(self.job)) else []

@@ -20,7 +20,7 @@ from veilgraph.report import ranking
 from veilgraph.report.run_data import Floats, LabelledPredictions, RunData
 from veilgraph.report.tables import NOTHING, Section, line_chart, percent
 from veilgraph.report.training import alone_words
-from veilgraph.runtime.store.results import read_compared
+from veilgraph.runtime.store.results import judge_of, read_compared
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
 RECALL_AT: Final = 0.05
@@ -66,13 +66,13 @@ def evaluation_section(found: RunData, told: LabelledPredictions | str, by: rank
     }
     unranked = _unranked(found, told)
     pair = len(told.classes) == 2 and not unranked
-    caption, beside = f"{told.party}'s {counted(len(told.test.labels), 'test node')}", []
+    caption, beside = f"{told.party}'s {counted(len(told.test.labels), 'test node')}", _ways(found, titles, references)
     if pair:
         count = int(told.test.labels.sum())
         share = percent(count / len(told.test.labels))
         caption += f", {count:,} of them ({share}) are {class_label(told.classes[1])}"
         others = [rows[each.name] for each in (AUC, _PR_AUC) if each != main and each.name in rows]
-        beside = [f"{each.title} {each.value} ({each.interval}); {each.baseline}" for each in others]
+        beside += [f"{each.title} {each.value} ({each.interval}); {each.baseline}" for each in others]
     return known_here | {
         "compare_with": "" if references else _compare_command(found),
         "headline": rows.get(main.name),
@@ -85,6 +85,13 @@ def evaluation_section(found: RunData, told: LabelledPredictions | str, by: rank
         "ranking": _ranking(told) if pair else None,
         "groups": None if by is None else ranking.groups(told, by, _chosen_threshold(told) if pair else None),
     }
+
+
+def _ways(found: RunData, titles: Sequence[str], references: Sequence[tuple[str, tuple[str, ...]]]) -> list[str]:
+    """What the label holder alone, and all data pooled, reach of the job's first figure on the same test nodes."""
+    title, settings = found.settings.measures.main.title, found.settings
+    ways = [f"{settings.data.label_party} alone", *([] if judge_of(settings, found.summary or {}) else ["pooled"])]
+    return [f"{row[titles.index(title)]} {name}" for name, row in references if name in ways and title in titles]
 
 
 def _references(found: RunData) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:

@@ -200,7 +200,7 @@ class Curve:
 
 def way_of(job: JobSettings) -> str:
     """How a job protects, in a word or two; empty where nothing of the kind was measured."""
-    if job.label_privacy is not None:
+    if job.label_privacy is not None and not job.noise.learns_true_labels:
         return paradigm_of(job).guarantee.way or "labels"
     if job.training_plan is not None:
         return paradigm_of(job).guarantee.trained_way(job)
@@ -285,6 +285,6 @@ _FIGURES: Final = MappingProxyType(
 
 def not_measured(job: JobSettings) -> str:
     """The note in place of ``expected_table`` for a unit that was not measured; empty without ``privacy``."""
-    if job.privacy is None or job.privacy.unit == "training-record":  # which ``Guarantee.expected_gain`` speaks of
+    if job.privacy is None or "edge" not in job.privacy.unit:  # of others ``Guarantee.expected_gain`` speaks
         return ""
     return f"what accuracy to expect was not measured for unit {job.privacy.unit}"

@@ -185,6 +185,8 @@ def _true_test_labels(job: JobSettings) -> bool:
 
 def compared_with(job: JobSettings) -> str:
     """Which labels the scores of a job with ``label_privacy`` compare with, in a sentence."""
+    if job.noise.learns_true_labels:
+        return "All figures compare with true labels: each holder judges on its own nodes."
     if _true_test_labels(job):
         return (
             "Training and validation figures compare with perturbed labels, and are no accuracies against the true "

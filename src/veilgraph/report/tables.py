@@ -330,7 +330,8 @@ def costs_table(costs: Costs) -> Table:
         add_row(found, (stage.name, f"{stage.rounds:,}", *sent))
     found.add_section()
     add_row(found, ("in all", f"{costs.rounds:,}", *(human_bytes(sum(counts[:-1])) for counts in alike)))
-    add_row(found, ("memory, about", "", *memory))
+    if costs.memory:
+        add_row(found, ("memory, about", "", *memory))
     return found
 
 

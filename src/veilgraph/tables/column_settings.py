@@ -302,7 +302,7 @@ class BooleanFeatures(NumericFeatures):
     @model_validator(mode="after")
     def _check_boolean(self) -> Self:
         if not self.boolean:
-            raise ValueError("boolean=false says nothing: columns are numbers without it; leave it out")
+            raise ValueError("boolean=false is what holds without it; leave it out")
         if self.scale is not None:
             raise ValueError("scale is for numbers, and truth values are 0 and 1 already; leave scale out, or boolean")
         return self
@@ -320,8 +320,8 @@ class DateFeatures(NumericFeatures):
             if several and value is not None and not isinstance(value, str):
                 names = ", ".join(self.date.names)
                 raise ValueError(
-                    f"{key}={value!r} is of one number, and date gives {names}; give days_since or age_at an entry of "
-                    "its own"
+                    f"{key}={value!r} is for one number, and this date becomes several ({names}); put days_since or "
+                    "age_at into an entry of its own"
                 )
         return self
 

@@ -107,6 +107,8 @@ def _spelling_hints(ids: Sequence[str], spelling: IdSettings) -> Iterator[str]:
 HASH_BYTES: Final = 16
 _NONE: Final = bytes(HASH_BYTES)
 _FIRST_COLUMN: Final = 3
+_OWN: Final[dict[str, bool | set[str]]] = {"columns": True, "date": {"format"}}
+"""Of a feature's settings those that may differ between holders: they say where and how a table has the values."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def column_hashes(
         _NONE if classes is None else _hash("classes", classes),
         _NONE if fitted is None else _hash("fitted", np.array(numbers, "<f8").tobytes().hex()),
         split or _NONE,
-        *(_hash(column.title, column.feature.model_dump(mode="json", exclude={"columns"})) for column in columns),
+        *(_hash(column.title, column.feature.model_dump(mode="json", exclude=_OWN)) for column in columns),
     ]
 
 
@@ -178,18 +180,18 @@ def check_same_columns(
         is_theirs = mine[place] == theirs[place] if isinstance(column, EdgeColumn) else mine[place] in theirs
         if not is_theirs:
             raise DataError(
-                f"no feature column of {other} is {party}'s {column.title!r} with the same settings (missing, scale, "
-                "categories, other); all holders of this job have the same columns, those of edges in the same order: "
-                "mend nodes.features, or edges.features, at one of them"
+                f"{other} has no feature column like {party}'s {column.title!r}, with the same missing, scale, "
+                "categories and other. All holders of this job have the same columns, those of edges in the same "
+                "order: mend nodes.features, or edges.features, at one of them"
             )
     if _NONE not in (mine[0], theirs[0]) and mine[0] != theirs[0]:
         raise DataError(
-            f"{other}'s classes are not {party}'s in the same order; mend nodes.label.classes at one of them, or "
-            "nodes.target where values are predicted"
+            f"{other} and {party} name different classes, or in another order; mend nodes.label.classes at one of "
+            "them, or nodes.target where values are predicted"
         )
     if mine[1] != theirs[1]:
         raise DataError(
-            f"{other}'s features are encoded as in another training than {party}'s; predict with parts of one run"
+            f"{other} and {party} encode features by different trainings; predict with the parts of one run"
         )
     if _NONE not in (mine[2], theirs[2]) and mine[2] != theirs[2]:
         raise DataError(

@@ -233,6 +233,8 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
 
 def columns_used(used: int, left_out: Mapping[str, str]) -> str:
     """Say in one line how many columns are features, and why others are not; ``left_out``: column → reason."""
+    if not used and not left_out:
+        return "no columns used: it has no nodes"
     reasons = dict[str, list[str]]()
     for name, why in left_out.items():
         reasons.setdefault(why, []).append(name)

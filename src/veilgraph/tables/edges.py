@@ -291,8 +291,8 @@ class _EdgeReader:
             if empty.any():
                 of = "" if settings.relation is None else f" of relation {[*listed][int(empty.argmax())]!r}"
                 raise DataError(
-                    f"{self.path}: normalize=mean: the weights of all edges{of} are 0, and so is what they would be "
-                    "divided by; leave normalize out, or the edges"
+                    f"{self.path}: normalize=mean divides by the mean weight, and all weights{of} are 0; leave "
+                    "normalize out, or mend the weights"
                 )
             factors = factors / np.where(counts > 0, sums / np.maximum(counts, 1), 1.0)
         elif isinstance(settings.normalize, float):

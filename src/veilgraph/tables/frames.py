@@ -141,7 +141,7 @@ def _to_arrow(key: str, given: Any) -> pa.Table:  # noqa: ANN401
             key, given, "a table", "give a pandas DataFrame, a pyarrow Table, or another library's that Arrow reads"
         )
     if strange := [name for name in given.columns if not isinstance(name, str)]:
-        raise _unreadable(key, f"column {strange[0]!r} has no text for a name", "rename it")
+        raise _unreadable(key, f"the name of column {strange[0]!r} is no text", "rename it")
     try:
         pandas = kind_of(given).startswith("pandas.")
         return pa.Table.from_pandas(given, preserve_index=False) if pandas else pa.table(given)
@@ -200,7 +200,7 @@ def _restore_classes(table: pa.Table, label: str) -> tuple[pa.Table, list[str]]:
     found = [each for each in pc.unique(text).to_pylist() if each is not None]
     if len(found) < 2:
         raise DataError(
-            f"label={label!r}: {len(found)} distinct values, and there are two classes at least; name another column",
+            f"label={label!r}: {len(found)} distinct values, and a label needs at least 2; name another column",
             code="too-few-classes",
             key="label",
             value=label,

@@ -182,7 +182,9 @@ class EdgeSettings(TableFile):
             *("source_holder", "target_holder"),
         ):
             if self.shared is not None and getattr(self, key):
-                raise ValueError(f"{key} is of rows that are an edge each, and shared joins two rows; leave {key} out")
+                raise ValueError(
+                    f"{key} needs rows that are one edge each, and shared makes edges of two rows; leave {key} out"
+                )
         return self
 
     @property
@@ -277,7 +279,9 @@ class LabelSettings(FormatSettings):
         keys = ("id", *sorted(FormatSettings.model_fields))
         given = next((key for key in keys if getattr(self, key) != fields[key].get_default()), None)
         if given is not None:
-            raise ValueError(f"{given}={getattr(self, given)!r} is of a file of labels; give file, or leave it out")
+            raise ValueError(
+                f"{given}={getattr(self, given)!r} describes a file of labels; give file, or leave {given} out"
+            )
         return self
 
     @field_validator("classes")
@@ -462,7 +466,7 @@ class TableSettings(Settings):
     @classmethod
     def _check_party(cls, name: PartyId) -> PartyId:
         if name == SERVER:
-            raise ValueError("a holder may not be called that: it is the server's name; rename it")
+            raise ValueError("that is the server's name; give the holder another")
         return name
 
     @field_validator("edges")
@@ -472,8 +476,8 @@ class TableSettings(Settings):
         for each in edges[1:]:
             if each.features != edges[0].features:
                 raise ValueError(
-                    "features of edges differ between tables, and every edge of a graph has the same; say the same "
-                    "columns, in the same order, of every table"
+                    "edges.features differ between tables, and every edge of a graph has the same features; name the "
+                    "same columns, in the same order, for every table"
                 )
         return edges
 
@@ -482,8 +486,8 @@ class TableSettings(Settings):
         whose = (each.source_holder is not None and each.target_holder is not None for each in self.edges)
         if not self.has_nodes and not (self.edges and all(whose)):
             raise ValueError(
-                "nodes=null: without a node table edges join nodes of others; give nodes, or edges and for each of "
-                "their files source_holder and target_holder, the columns that say whose both ends are"
+                "nodes=null: a holder has a node table; give it. One that has edges alone gives, for each file, "
+                "source_holder and target_holder: the columns that name the holders of both ends"
             )
         return self
 

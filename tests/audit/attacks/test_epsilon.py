@@ -7,9 +7,10 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from veilgraph.audit.canaries import GaussianClaims, least_probability, one_run_epsilon, p_value
+from veilgraph.audit.canaries import least_probability, one_run_epsilon, p_value
 from veilgraph.audit.statistics import Truth
 from veilgraph.privacy.accountant import gaussian_epsilon
+from veilgraph.protocol.trade_offs import GaussianClaims
 from veilgraph.protocol.view import Floats
 
 DELTA = 1e-4

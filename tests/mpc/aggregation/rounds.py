@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
-from veilgraph_averaging.aggregation.keys import Round, Signatures
+from veilgraph_averaging.aggregation.keys import PairSecrets, Round, Signatures
 from veilgraph_averaging.aggregation.rounds import HolderRound, ServerRound
 from veilgraph_averaging.aggregation.summing import Group, Sum, SummingHolder, SummingServer
 
@@ -39,6 +39,12 @@ def signers(names: Sequence[PartyId], seed: object = 0) -> dict[PartyId, Signatu
     return {name: Signatures(name, key, publics) for name, key in private.items()}
 
 
+def pair_secrets(names: Sequence[PartyId], seed: object = 0) -> dict[PartyId, PairSecrets]:
+    """Every holder's secrets with the others, as after ``PairSecrets.agree``."""
+    each = {name: {peer: fixed_secrets(seed, *sorted([name, peer]), "pair")(32) for peer in names} for name in names}
+    return {name: PairSecrets(secrets) for name, secrets in each.items()}
+
+
 def round_of(count: int, threshold: int, number: int = 0, session: str = "test") -> Round:
     return Round(session, number, NAMES[:count], threshold)
 
@@ -66,8 +72,10 @@ def source(round_: Round, name: PartyId, seed: object = None) -> SecretSource:
 
 def begin(round_: Round, seed: object = None) -> Played:
     """Holders that have said nothing yet."""
-    keys = signers(round_.holders)
-    holders = {name: HolderRound(round_, name, keys[name], source(round_, name, seed)) for name in round_.holders}
+    keys, shared = signers(round_.holders), pair_secrets(round_.holders)
+    holders = {
+        name: HolderRound(round_, name, keys[name], shared[name], source(round_, name, seed)) for name in round_.holders
+    }
     return Played(round_, holders, ServerRound(round_))
 
 
@@ -185,8 +193,9 @@ def add_over_links(
     def holder(name: PartyId) -> list[bool]:
         secrets = fixed_secrets("sum", name)
         signatures = Signatures.agree(links[name], names, secrets, round_=3)
+        shared = PairSecrets.agree(links[name], names, secrets, round_=4)
         link = links[name] if late else DropsOut(links[name], lost.get(name, {}))
-        end = SummingHolder(link, group, signatures, secrets, SecretRounding(bytes(32)))
+        end = SummingHolder(link, group, signatures, shared, secrets, SecretRounding(bytes(32)))
         mine = values[name][: (gone or {}).get(name)]
         found = [end.add(number, each, bits, "values", "change it") for number, each in enumerate(mine)]
         if len(mine) < count:

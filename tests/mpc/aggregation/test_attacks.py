@@ -1,7 +1,8 @@
 """What a server and holders that collude with it can make of a round, and what the holders refuse."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -11,12 +12,16 @@ from torch import Tensor
 from veilgraph_averaging.aggregation import shamir
 from veilgraph_averaging.aggregation.keys import (
     KEY_BYTES,
+    SEALED_BYTES,
+    PairSecrets,
     Round,
     Sealing,
     Secrets,
     Signatures,
     mask_private,
     own_mask,
+    pad_pair_key,
+    pair_purpose,
     pairwise_mask,
 )
 from veilgraph_averaging.aggregation.rounds import HolderRound
@@ -27,6 +32,7 @@ from tests.mpc.aggregation.rounds import (
     Played,
     add_over_links,
     begin,
+    pair_secrets,
     play,
     ring_values,
     round_of,
@@ -34,11 +40,15 @@ from tests.mpc.aggregation.rounds import (
     source,
     until_masked,
 )
+from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.errors import ProtocolError
+from veilgraph.core.secrets import derive_key
 from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.link.factory import MemoryHub
 from veilgraph.mpc.mask import ring_sum
 
 SIZE = 3
+ROUNDS = "veilgraph_averaging.aggregation.rounds"
 
 
 # What the server can compute of one holder's masked values
@@ -51,10 +61,13 @@ def own_mask_of(played: Played, holder: PartyId, answers: Mapping[PartyId, Tenso
 
 def pairwise_of(played: Played, gone: PartyId, peer: PartyId, answers: Mapping[PartyId, Tensor]) -> Tensor:
     """What ``peer`` added for ``gone``, from shares of the mask key of ``gone``."""
-    private = mask_private(combined(played, gone, answers))
+    mask_key = combined(played, gone, answers)
     offer = played.sent[1][peer].numpy().tobytes()
     size = played.sent[3][peer].numel()
-    return -pairwise_mask(played.round, gone, private, peer, offer[KEY_BYTES : 2 * KEY_BYTES], size)
+    padded = played.round.row(played.sent[2][gone], peer)[SEALED_BYTES:]
+    pair_key = pad_pair_key(played.round, mask_key, peer, padded)
+    public = offer[KEY_BYTES : 2 * KEY_BYTES]
+    return -pairwise_mask(played.round, gone, mask_private(mask_key), peer, public, pair_key, size)
 
 
 def combined(played: Played, holder: PartyId, answers: Mapping[PartyId, Tensor]) -> int:
@@ -231,7 +244,10 @@ def test_keys_that_their_holder_has_not_signed_for_this_round_are_refused(change
 def test_keys_of_two_that_are_alike_and_own_ones_that_came_back_changed_are_refused(place, of):
     played = begin(round_of(4, 3))
     name, offers = NAMES[place], offers_of(played)
-    offers[place] = HolderRound(played.round, name, signers(NAMES[:4])[name], source(played.round, of)).offer()
+    one = HolderRound(
+        played.round, name, signers(NAMES[:4])[name], pair_secrets(NAMES[:4])[name], source(played.round, of)
+    )
+    offers[place] = one.offer()
     with refused(ProtocolError, code="keys-again"):
         played.holders[NAMES[0]].share(offers)
 
@@ -260,7 +276,7 @@ def for_another_receiver(sealed: Tensor, played: Played) -> Tensor:
 
 def its_own_sent_back(sealed: Tensor, played: Played) -> Tensor:
     """Both directions of a pair would have one key, and no nonce, if its name were not of the direction too."""
-    sealed[1] = played.sent[2][NAMES[0]][1]
+    sealed[1] = played.sent[2][NAMES[0]][1, :SEALED_BYTES]
     return sealed
 
 
@@ -287,10 +303,11 @@ def test_who_was_not_there_before_cannot_be_there_now_and_who_is_left_out_does_n
     ) -> None:
         played, one = begin(round_of(4, 3)), NAMES[0]
         offers = offers_of(played)
-        sealed = {name: played.holders[name].share(offers)[0] for name in NAMES[1:4]}
+        sealed = {name: played.holders[name].share(offers)[0, :SEALED_BYTES] for name in NAMES[1:4]}
         first = begin(round_of(4, 3)).holders[one]
         first.offer()
-        sealed[one] = first.share(rows(played.round, {name: offers[NAMES.index(name)] for name in offered}))[0]
+        mine = first.share(rows(played.round, {name: offers[NAMES.index(name)] for name in offered}))
+        sealed[one] = mine[0, :SEALED_BYTES]
         first.mask(rows(played.round, {name: sealed[name] for name in shared}), torch.zeros(1, dtype=torch.int64))
         first.confirm(torch.tensor([name in survived for name in NAMES[:4]]))
         words = "\n".join(name for name in NAMES[:4] if name in survived).encode()
@@ -381,7 +398,8 @@ def seen_of_two(outside: Sequence[PartyId], zeros: Mapping[PartyId, Tensor]) -> 
         public = played.sent[1][name].numpy().tobytes()[KEY_BYTES : 2 * KEY_BYTES]
         for ally in set(round_.holders) - set(outside):
             key = mask_private(Secrets(source(round_, ally)).mask_key)
-            rest += pairwise_mask(round_, ally, key, name, public, ROWS)
+            pair_key = pair_secrets(round_.holders)[ally].key(name, pair_purpose(round_, ally, name))
+            rest += pairwise_mask(round_, ally, key, name, public, pair_key, ROWS)
         left[name] = rest
     return left
 
@@ -400,10 +418,10 @@ def test_the_server_and_all_holders_but_two_learn_the_sum_of_the_two_alone(outsi
     pair = sorted(outside)
     monkeypatch.setattr(
         unmasked,
-        lambda round_, holder, private, peer, public, size: (
+        lambda round_, holder, private, peer, public, pair_key, size: (
             torch.zeros(size, dtype=torch.int64)
             if sorted([holder, peer]) == pair
-            else pairwise_mask(round_, holder, private, peer, public, size)
+            else pairwise_mask(round_, holder, private, peer, public, pair_key, size)
         ),
     )
     found = seen_of_two(outside, values)
@@ -429,7 +447,7 @@ def test_as_many_holders_as_the_threshold_could_open_what_fewer_cannot():
     public = played.sent[1][victim].numpy().tobytes()[:KEY_BYTES]
     pairs = {}
     for place, ally in enumerate(NAMES[:4], start=1):
-        sealing = Sealing(round_, ally, Secrets(source(round_, ally)).sealing)
+        sealing = Sealing(round_, ally, Secrets(source(round_, ally)).sealing, pair_secrets(round_.holders)[ally])
         row = played.told[2][ally][NAMES.index(victim)].numpy().tobytes()
         pairs[place] = sealing.open(victim, public, row)
     wanted = Secrets(source(round_, victim))
@@ -458,6 +476,118 @@ def test_values_that_come_after_their_holder_was_given_up_stay_hidden(monkeypatc
     assert torch.equal(left(), values[late]), "the test sees an own mask that is left out"
 
 
+# A server that keeps what it passed on, and breaks X25519 later
+
+
+def opened_later(known: str) -> dict[PartyId, Tensor]:
+    """What is left of each holder's values under all masks that a server can compute that knows one of two secrets.
+
+    ``known`` is the X25519 keys of all holders, as a break of their offers gives them, or what all pairs share, as a
+    break of their channels gives it. For the other the server takes what it has: a key of its own; or the keys of pairs
+    as they came, under their pads, with ``X25519, unpadded`` less a pad that X25519 keys would give.
+    """
+    round_ = round_of(4, 3)
+    played = play(round_, {name: torch.full((ROWS,), 7) for name in round_.holders})
+    left = {}
+    for name in round_.holders:
+        rest = played.sent[3][name] - own_mask_of(played, name, played.sent[5])
+        private = mask_private(Secrets(source(round_, "the server" if known == "pairs" else name)).mask_key)
+        for peer in set(round_.holders) - {name}:
+            pair_key = round_.row(played.sent[2][name], peer)[SEALED_BYTES:]
+            if known == "X25519, unpadded":
+                pad = derive_key(private.private_bytes_raw(), f"pad/{round_.name}/{peer}")
+                pair_key = bytes(one ^ other for one, other in zip(pad, pair_key, strict=True))
+            if known == "pairs":
+                pair_key = pair_secrets(round_.holders)[name].key(peer, pair_purpose(round_, name, peer))
+            public = played.sent[1][peer].numpy().tobytes()[KEY_BYTES : 2 * KEY_BYTES]
+            rest -= pairwise_mask(round_, name, private, peer, public, pair_key, ROWS)
+        left[name] = rest
+    return left
+
+
+@pytest.mark.parametrize("known", ["X25519", "X25519, unpadded", "pairs"])
+def test_who_breaks_one_of_two_secrets_later_opens_no_holders_values(known):
+    for name, left in opened_later(known).items():
+        assert p_value(left) > 1e-6, f"{name}'s values are not uniform"
+
+
+def test_with_x25519_alone_who_breaks_it_later_opens_every_holders_values(monkeypatch):
+    """The control: pairs share nothing past the server, as up to protocol version 14."""
+    monkeypatch.setattr(PairSecrets, "key", lambda *_: bytes(KEY_BYTES))
+    monkeypatch.setattr(f"{ROUNDS}.pad_pair_key", lambda *_: bytes(KEY_BYTES))
+    assert all(bool((left == 7).all()) for left in opened_later("X25519").values())
+
+
+def read_shares(round_: Round, pairs: Mapping[PartyId, PairSecrets]) -> int:
+    """The mask key of one that is counted, from what it sealed for the others, by a server with their X25519 keys."""
+    victim = NAMES[3]
+    played = begin(round_)
+    until_masked(played, ring_values(round_.holders, SIZE, 0))
+    public = played.sent[1][victim].numpy().tobytes()[:KEY_BYTES]
+    found = {}
+    for place, ally in enumerate(NAMES[:3], start=1):
+        sealing = Sealing(round_, ally, Secrets(source(round_, ally)).sealing, pairs[ally])
+        row = round_.row(played.told[2][ally], victim)
+        found[place] = shamir.of_bytes(sealing.open(victim, public, row)[:32])
+    return shamir.combine(found)
+
+
+def test_who_breaks_x25519_later_reads_no_share(monkeypatch):
+    round_ = round_of(4, 3)
+    with refused(ProtocolError, code="bad-shares", party=NAMES[3]):
+        read_shares(round_, pair_secrets(round_.holders, "a guess"))
+    monkeypatch.setattr(PairSecrets, "key", lambda *_: bytes(KEY_BYTES))
+    found = read_shares(round_, pair_secrets(round_.holders, "a guess"))
+    assert found == Secrets(source(round_, NAMES[3])).mask_key, "the control: without what pairs share it reads them"
+
+
+def test_pairs_share_what_nobody_else_has_and_the_server_passes_none_of_it_on():
+    links = add_over_links({name: [torch.zeros(2)] for name in "ABC"}, 2).links
+    halves = [
+        (each.sender, each.receiver, each.tensor.numpy().tobytes())
+        for each in links["A"].transcript()
+        if (each.tag.kind, each.tag.round) == (Kind.KEY, 4)
+    ]
+    assert sorted((sender, receiver) for sender, receiver, _ in halves) == [
+        ("A", "B"), ("A", "C"), ("B", "A"), ("C", "A"),
+    ]  # fmt: skip
+    assert len({half for _, _, half in halves}) == 4
+    to_server = [each.tensor.numpy().tobytes() for each in links[SERVER].transcript()]
+    assert not any(half in each for _, _, half in halves for each in to_server)
+    secrets = pair_secrets(NAMES[:3])
+    one, other, third = (secrets[name] for name in NAMES[:3])
+    assert one.key(NAMES[1], "x") == other.key(NAMES[0], "x") != one.key(NAMES[1], "y")
+    assert one.key(NAMES[1], "x") not in (third.key(NAMES[0], "x"), third.key(NAMES[1], "x"), one.key(NAMES[0], "x"))
+
+
+def agreed(**seeds: object) -> bytes:
+    """What A and B share for a purpose, where each draws its half from a seed."""
+    hub = MemoryHub(list(seeds), 5.0)
+
+    def agree(name: PartyId) -> PairSecrets:
+        return PairSecrets.agree(hub.link(name), list(seeds), fixed_secrets(seeds[name]), round_=3)
+
+    with ThreadPoolExecutor(len(seeds)) as pool:
+        one, other = pool.map(agree, seeds)
+    assert one.key("B", "x") == other.key("A", "x")
+    return one.key("B", "x")
+
+
+def test_either_half_of_a_pairs_secret_decides_all_of_it():
+    found = [agreed(A=1, B=2), agreed(A=1, B=3), agreed(A=4, B=2), agreed(A=2, B=1)]
+    assert len(set(found)) == len(found)
+
+
+def test_a_pad_is_of_one_pair_and_one_round():
+    rounds = [round_of(3, 2, number, session) for number, session in ((0, "a"), (1, "a"), (0, "b"))]
+    keys = [Secrets(source(rounds[0], name)).mask_key for name in "AB"]
+    pads = [
+        pad_pair_key(round_, key, peer, bytes(KEY_BYTES))
+        for round_, key, peer in product(rounds, keys, ("C", "D"))
+    ]  # fmt: skip
+    assert len(set(pads)) == len(pads) == 12
+
+
 # Rounds
 
 
@@ -483,7 +613,9 @@ def test_each_mask_by_itself_is_of_its_round():
     rounds = [round_of(3, 2, number, session) for number, session in ((0, "a"), (1, "a"), (0, "b"))]
     masks = [own_mask(round_, seeds.own_mask, 20) for round_ in rounds]
     masks += [
-        pairwise_mask(round_, "A", mask_private(seeds.mask_key), peer, public, 20) for round_ in rounds for peer in "BC"
+        pairwise_mask(round_, "A", mask_private(seeds.mask_key), peer, public, bytes(32), 20)
+        for round_ in rounds
+        for peer in "BC"
     ]
     assert len({int(element) for mask in masks for element in mask}) == 20 * len(masks)
 

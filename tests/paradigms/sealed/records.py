@@ -19,7 +19,8 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.paradigms.sealed.plan import Context
-from veilgraph.paradigms.sealed.records.program import RecordProgram
+from veilgraph.paradigms.sealed.program import Program
+from veilgraph.paradigms.sealed.programs import program_of
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import twin_context
 
@@ -28,7 +29,7 @@ UNTRAINED: Settings = {"model": {"network": None, "hidden": 16, "blocks": None},
 
 
 def record_job(holders: int = 2, *changes: Settings, **privacy: Any) -> SealedJob:
-    """A job of ``small_job`` with noise on training records, ε = 4 where ``privacy`` does not say."""
+    """A job of ``small_job`` with noise on training records, or of ``unit`` node, ε = 4 where ``privacy`` is silent."""
     said = {"unit": "training-record", "epsilon_total": 4, **privacy}
     return small_job(
         holders,
@@ -36,6 +37,13 @@ def record_job(holders: int = 2, *changes: Settings, **privacy: Any) -> SealedJo
         {"train": {"epochs": 1, "checkpoint_every": 1}, "output": "margins", "privacy": said},
         *changes,
     )
+
+
+def two_classes(graphs: list[PartyGraph]) -> list[PartyGraph]:
+    """Graphs of ``small_graphs`` with labels of two classes in place of three."""
+    first, *others = graphs
+    assert first.labels is not None
+    return [replace(first, labels=first.labels.clamp_max(1), num_classes=2), *others]
 
 
 def noise_of(*key: object) -> Callable[[PartyId], SecretSource]:
@@ -57,13 +65,13 @@ def of_all(
 
     def one(machine: Machine) -> object:
         own = data if machine.party == TWIN else {name: part for name, part in data.items() if name == machine.party}
-        return scored(RecordProgram(machine, replace(context, data=own), noise_of()))
+        return scored(program_of(machine, replace(context, data=own), noise_of()))
 
     return dict(run(one, len(graphs), links, keeps=links is not None, dealer=job.dealing_party))
 
 
-def scored(program: RecordProgram) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Shares of the sums, and scores."""
+def scored(program: Program) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Shares of the sums or bits, and what is opened."""
     program.enter(trains=True)
     program.begin()
     program.step(0)

@@ -29,8 +29,8 @@ from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
 from veilgraph.link.wrapper import Wrapper
 from veilgraph.paradigms.sealed import answers
+from veilgraph.paradigms.sealed.named_nodes import NamedNodes
 from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram, logits_of
-from veilgraph.paradigms.sealed.roles import NamedNodes
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.judge import Answers
@@ -42,8 +42,6 @@ from veilgraph.runtime.launch.site import why_occupied
 from veilgraph.runtime.store.predictions import load_predictions, name_next_nodes
 from veilgraph.runtime.store.run_directory import PartyStore, load_tensors
 from veilgraph.samples.organisations import export_organisations
-
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 MOST, NODES = 5, 30
 ONLINE: Settings = {"named_nodes": MOST, "online": True}

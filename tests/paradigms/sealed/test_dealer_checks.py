@@ -24,7 +24,7 @@ from veilgraph.mpc.sealed import cut_and_choose
 from veilgraph.mpc.sealed.correlations import Stream
 from veilgraph.mpc.sealed.machine import DealerMachine, Machine
 from veilgraph.paradigms.sealed import roles
-from veilgraph.paradigms.sealed.paradigm import costs_of
+from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.roles import SealedDealer
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import trained_twin, twin_context

@@ -32,10 +32,10 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.hops import HiddenGraph
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.wire import Summands, Wire
+from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.inputs import most_right, own_data, plan_of, quantiles, trials_of, unit_rows
 from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.networks.propagation import is_dense
-from veilgraph.paradigms.sealed.paradigm import costs_of
 from veilgraph.paradigms.sealed.plan import Block, Context, Sizes, Trial
 from veilgraph.paradigms.sealed.program import OUTSIDE, TRIAL, WEIGHT_BITS, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
@@ -230,9 +230,7 @@ def test_unit_rows_undo_what_columns_were_scaled_by() -> None:
     assert unit_rows(words[:0]).shape == (0, 4)
 
 
-@nightly
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("network", ["linear", "mlp"])
+@pytest.mark.parametrize("network", ["linear", pytest.param("mlp", marks=nightly)])
 def test_sums_of_few_rows_are_the_weights_that_steps_would_have_made(
     network: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

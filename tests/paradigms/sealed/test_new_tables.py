@@ -23,9 +23,10 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.paradigms.sealed.boosting import Examples
+from veilgraph.paradigms.sealed.named_nodes import NamedNodes
 from veilgraph.paradigms.sealed.plan import Context
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
-from veilgraph.paradigms.sealed.roles import NamedNodes, SealedHolder
+from veilgraph.paradigms.sealed.roles import SealedHolder
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.stacking import Stacking
 from veilgraph.protocol.job_file import read_job
@@ -34,8 +35,6 @@ from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.predictions import name_next_nodes
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations
-
-pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 MARGINS: Settings = {"output": "margins", "model": {"max_degree": 30, "edge_slots": 155}}
 CASES: dict[str, Settings] = {

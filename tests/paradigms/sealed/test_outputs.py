@@ -33,11 +33,12 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.sealed.functions import BITS
 from veilgraph.mpc.sealed.machine import PlainMachine
+from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.inputs import own_data
+from veilgraph.paradigms.sealed.label_holder import SealedLabelHolder
+from veilgraph.paradigms.sealed.named_nodes import NamedNodes, check_learning
 from veilgraph.paradigms.sealed.networks.rows import GAIN_BITS
-from veilgraph.paradigms.sealed.paradigm import costs_of
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram, logits_of
-from veilgraph.paradigms.sealed.roles import NamedNodes, SealedLabelHolder, check_learning
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, SealedJob
 from veilgraph.paradigms.sealed.twin import trained_twin, twin_context
 from veilgraph.protocol.agreement import Hello

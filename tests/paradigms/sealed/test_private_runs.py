@@ -18,8 +18,8 @@ from veilgraph.core.errors import BudgetSpent, ConfigError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party
 from veilgraph.mpc.sealed import machine
+from veilgraph.paradigms.sealed.label_holder import SealedLabelHolder
 from veilgraph.paradigms.sealed.program import SealedProgram
-from veilgraph.paradigms.sealed.roles import SealedLabelHolder
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.privacy.geometric import two_sided
 from veilgraph.privacy.publisher import CountPublisher
@@ -228,7 +228,6 @@ def from_tables(folder: Path, **limits: object) -> SealedJob:
 
 def test_a_lifetime_ledger_bounds_all_runs_together(tmp_path: Path) -> None:
     """Another training of the same tables has other noise, and is another release; where it has no room none begins."""
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     job = from_tables(tmp_path / "tables", max_epsilon=8.0, **about.EDGES)
     folder, totals = tmp_path / "tables" / "B", list[float]()
     for run in ("one", "two"):
@@ -246,7 +245,6 @@ def test_a_lifetime_ledger_bounds_all_runs_together(tmp_path: Path) -> None:
 
 def test_predictions_are_of_the_tables_that_were_trained_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Of others the same noise would come off by a subtraction, and a refusal would tell that an edge changed."""
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     run = train(from_tables(tmp_path / "tables", max_epsilon=8.0, **about.EDGES), tmp_path / "run")
     edges = next((tmp_path / "tables" / "B").glob("*edges*.csv"))
     edges.write_text("".join(edges.read_text().splitlines(keepends=True)[:-1]))
@@ -260,7 +258,6 @@ def test_predictions_are_of_the_tables_that_were_trained_on(tmp_path: Path, capl
 def test_sealed_jobs_of_one_max_degree_after_another_find_no_hub(tmp_path: Path, party: str) -> None:
     """Of edges that no noise covers: the label holder's, and everybody's in a job without ``privacy``. With
     ``limits.most_neighbours`` a smaller bound is refused by the party file alone, and a larger one like all others."""
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     job, file = from_tables(tmp_path / "tables"), tmp_path / "tables" / party / "party.yaml"
     content = yaml.safe_load(file.read_text())
     if party == "B":

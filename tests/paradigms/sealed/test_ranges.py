@@ -288,11 +288,36 @@ def test_weights_are_tested_where_nothing_is_computed_of_them() -> None:
         part.begin()
         ones = [torch.ones(shape, dtype=torch.int64) << WEIGHT_BITS + 13 for shape in part.network.shapes]
         part.learned = [part._machine.constant(each, WEIGHT_BITS) for each in ones]
-        part.step(1)  # the first one begins anew
+        part.step(job.train.epochs - 1)  # the first one begins anew, and the last is kept
         part.check_range(part.outside)
 
     with refused(RangeOverflow, code="left-range"):
         outcomes(job, graphs, program)
+
+
+@pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize("every", [2, 3])
+def test_what_left_the_range_at_any_step_is_counted_when_weights_are_kept_next(every: int, place: int) -> None:
+    """Two trials of three steps: where weights are kept, a trial counts what failed in its own steps so far."""
+    train = {"epochs": 6, "evaluate_every": every, "select_by": "accuracy"}
+    context, data = twin_context(small_job(2, {"model": {"network": "linear"}, "train": train}), small_graphs())
+    (trial,) = context.plan.trials
+    context = replace(context, plan=replace(context.plan, trials=(trial, replace(trial, learning_rate=0.5))))
+    program = SealedProgram(BoundedMachine(list(data)), context)
+    program.enter(trains=True)
+    program.begin()
+    assert [context.plan.trial_of(step) for step in range(6)] == [0, 0, 0, 1, 1, 1]
+    counted = []
+    for step in range(6):
+        if step == place:
+            wide = torch.full((1,), 1 << (BITS + 20))
+            program.network.watched.append(program._machine.constant(wide, BITS))
+        program.step(step)
+        if (step + 1) % every == 0:
+            assert program.outside.public is not None
+            counted.append(bool(program.outside.public.sum()))
+    kept = range(every - 1, 6, every)
+    assert counted == [place <= step and place // 3 == step // 3 for step in kept]
 
 
 @pytest.mark.parametrize("failed", [0, 1, 3])

@@ -22,11 +22,11 @@ from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.paradigms.sealed.paradigm import costs_of
+from veilgraph.paradigms.sealed.costs import costs_of
+from veilgraph.paradigms.sealed.label_holder import SealedLabelHolder
 from veilgraph.paradigms.sealed.plan import record_noise_of
 from veilgraph.paradigms.sealed.records.program import RecordProgram
 from veilgraph.paradigms.sealed.records.rows import noise_of_sums
-from veilgraph.paradigms.sealed.roles import SealedLabelHolder
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import twin_context
 from veilgraph.privacy.accountant import gaussian_epsilon
@@ -253,7 +253,6 @@ def from_tables(folder: Path, **limits: object) -> SealedJob:
 
 def test_a_lifetime_ledger_adds_up_jobs_of_the_same_tables(tmp_path: Path) -> None:
     """Another training has other noise: Gaussian releases add up in μ². Where there is no room, none begins."""
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     job = from_tables(tmp_path / "tables", max_epsilon=7.0, **about.RECORDS)
     folder, totals = tmp_path / "tables" / "B", list[float]()
     for run in ("one", "two"):
@@ -277,7 +276,6 @@ def stops(*_: object) -> None:
 
 def test_a_holder_refuses_where_other_rows_would_scale_a_record_and_not_for_columns_of_edges(tmp_path: Path) -> None:
     """Categories and fill-ins that are fitted to all rows tell of one; ε here is about columns, of whatever made."""
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     job, path = from_tables(tmp_path / "tables"), tmp_path / "tables" / "B" / "party.yaml"
     content = yaml.safe_load(path.read_text())
     columns = content["nodes"]["features"]

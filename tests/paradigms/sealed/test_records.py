@@ -201,18 +201,20 @@ def test_noise_on_sums_and_moments_costs_what_the_ledger_says(epsilon: float, co
     assert own.epsilon_total == 0
 
 
-def test_moments_have_the_noise_of_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moments_and_sums_have_the_noise_of_their_share_in_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def drawn(shape: tuple[int, ...], deviation: float, _: object) -> Tensor:
         asked.append((shape, deviation))
         return torch.zeros(shape, dtype=torch.float64)
 
-    monkeypatch.setattr("veilgraph.paradigms.sealed.records.rows.gaussian", drawn)
+    monkeypatch.setattr("veilgraph.paradigms.sealed.records.rows.fine_gaussian", drawn)
     noise = RecordNoise(2.0, 4)
     matrix = whitening(short_rows(torch.randn(90, 4).double()), noise, system_secrets)
     assert asked == [((4, 4), noise.of_moments)]
     assert torch.allclose(matrix, matrix.T)
+    noise_of_sums(noise, 3, system_secrets)
+    assert asked.pop() == ((4, 3), noise.of_sums)
     wide = RecordNoise(2.0, WIDE)
     assert torch.equal(whitening(torch.zeros(3, WIDE).double(), wide, system_secrets), torch.eye(WIDE).double())
     assert len(asked) == 1
@@ -270,7 +272,7 @@ def proven(epsilon: float, delta: float, multiplier: float | None = None) -> flo
 
 
 def test_what_scores_tell_of_a_training_record_proves_a_part_of_epsilon_and_no_more_than_all() -> None:
-    assert 1.0 < proven(4.0, 1e-4) <= 4.0
+    assert 0.7 < proven(4.0, 1e-4) <= 4.0
 
 
 def test_the_attack_finds_noise_that_is_too_weak() -> None:
@@ -299,7 +301,6 @@ REFUSED: dict[str, tuple[Settings, str]] = {
     "directed": ({"model": {"directed": True}}, "model.directed"),
     "standardised by all rows": ({"data": {"feature_scaling": "standard"}}, "data.feature_scaling"),
     "next to no ε": ({"privacy": {"epsilon_total": 0.01}}, "privacy.epsilon_total"),
-    "canaries": ({"privacy": {"canaries": 3}}, "privacy.canaries"),
     "delta": ({"privacy": {"delta": 1.5}}, "privacy.delta"),
 }
 

@@ -323,8 +323,8 @@ def test_a_prediction_has_the_weights_of_its_training(
         stacked.append(said[0])
         return 0, of_all(weights, EVEN)
 
-    monkeypatch.setattr("veilgraph.paradigms.sealed.roles.fit_best_stacking", fitted)
-    monkeypatch.setattr("veilgraph.paradigms.sealed.roles.with_votes", lambda *_, classes_alone: voted)
+    monkeypatch.setattr("veilgraph.paradigms.sealed.label_holder.fit_best_stacking", fitted)
+    monkeypatch.setattr("veilgraph.paradigms.sealed.label_holder.with_votes", lambda *_, classes_alone: voted)
     found = train(
         saved(tmp_path / "graphs", small_job(2, MARGINS, change), small_graphs(nodes=40, training=20)), tmp_path / "run"
     )
@@ -350,8 +350,8 @@ def test_a_prediction_has_the_weights_of_its_training(
 def test_a_prediction_takes_the_logits_that_its_training_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights, voted = torch.tensor([1.0, *[0.0] * 9], dtype=torch.float64), torch.zeros(40, 3, dtype=torch.float64)
     voted[:, 1] = 9
-    stacked = "veilgraph.paradigms.sealed.roles.fit_best_stacking"
-    monkeypatch.setattr("veilgraph.paradigms.sealed.roles.with_votes", lambda *_, classes_alone: voted)
+    stacked = "veilgraph.paradigms.sealed.label_holder.fit_best_stacking"
+    monkeypatch.setattr("veilgraph.paradigms.sealed.label_holder.with_votes", lambda *_, classes_alone: voted)
     for taken in (0, 1):
         monkeypatch.setattr(stacked, lambda *_, taken=taken: (taken, of_all(weights, EVEN)))
         folder = tmp_path / str(taken)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veilgraph.paradigms.horizontal.node_lists import HASH_BYTES, keyed_hashes
-from veilgraph.paradigms.union.addresses import Hashes, edge_hashes
+from veilgraph.paradigms.union.edge_lists import Hashes, edge_hashes
 
 SESSION = "5" * 32
 NAMES = [f"A/{number}".encode() for number in range(40)]

@@ -35,9 +35,10 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.inputs import padded
+from veilgraph.paradigms.sealed.named_nodes import NamedNodes
 from veilgraph.paradigms.sealed.plan import Context, Sizes
 from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
-from veilgraph.paradigms.sealed.roles import NamedNodes, SealedRole
+from veilgraph.paradigms.sealed.roles import SealedRole
 from veilgraph.paradigms.union.inputs import blocks_of
 from veilgraph.paradigms.union.roles import UnionNetwork
 from veilgraph.paradigms.union.twin import joint_context

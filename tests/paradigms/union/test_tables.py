@@ -15,6 +15,7 @@ from tests import nightly
 from tests.cli.commands import veilgraph
 from tests.errors import refused
 from tests.paradigms.apart import apart
+from tests.paradigms.private import kinds_sent, paid
 from tests.paradigms.union.banks import (
     ALMOST,
     NET,
@@ -206,8 +207,9 @@ def test_a_party_file_without_nodes_says_whose_nodes_its_edges_join(less: str, t
     edges = [{key: value for key, value in EDGES.items() if key != less}]
     said = {"party": NET, **({} if less == "edges" else {"edges": edges})}
     (tmp_path / "party.yaml").write_text(yaml.safe_dump(said))
-    with refused(ConfigError, key="nodes"):
+    with refused(ConfigError, key="nodes") as raised:
         Organisation.read(tmp_path / "party.yaml", NET)
+    assert "party.yaml: nodes=null" in str(raised.value), "a rule between settings of a party file names no job"
 
 
 @pytest.mark.parametrize("party", ["A", NET])
@@ -407,3 +409,37 @@ def test_check_foresees_of_tables_what_is_sent(network: bool, tmp_path: Path) ->
         total = sum(stage.get(party, 0) for stage in foreseen.values()) - foreseen["addresses"].get(party, 0)
         over = total - sum(sent[kind] for kind in kinds)
         assert 0 < over < foreseen["degrees"][party] if network else over == 0, party
+
+
+def test_banks_tell_symbols_across_organisations_and_out_of_tables_in_one_place(tmp_path: Path) -> None:
+    """What leaves a site is lists of hashes and symbols; who may not tell them takes no part."""
+    found = banks(2, accounts=40)
+    allowed = ["confirmed-edges", "counterpart-symbols", "trained-counterparts"]
+    bounds = {"max_epsilon": 2.0, "epsilon_unit": "label", "epsilon_neighbours": "replacement"}
+    files = written(found, tmp_path / "tables", leakage=allowed, **bounds)
+    content = {
+        "paradigm": "averaging",
+        "name": "symbols",
+        "preset": "auto",
+        "label_privacy": {"epsilon": 2.0},
+        "averaging": {"symbols": {"allow_weak": True}},
+        "timeout_s": 400,
+    }
+    here = parse_job({**content, "data": {"parties": {name: str(path) for name, path in files.items()}}})
+    runs = {"here": train(here, tmp_path / "here").path}
+    apart_job = parse_job({**content, "data": {"holders": [*files]}})
+    runs |= apart(tmp_path, files, apart_job)
+    for place, holders in (("here", ("A", "B")), ("A", ("A",)), ("B", ("B",))):
+        run = RunDirectory.open(runs[place])
+        for holder in holders:
+            assert kinds_sent(run.path, holder) == {"hello", "column_hashes", "node_list", "perturbed_labels"}
+            assert paid(run.path, holder) == {"labels": 1}
+            told = load_predictions(run.party(holder))
+            assert len(told.classes) == 40
+    with pytest.MonkeyPatch.context() as patch, refused(ConfigError, code="refused"):
+        patch.setattr("veilgraph.runtime.launch.site.LAST_JOB_S", 0.1)
+        apart(
+            tmp_path,
+            files,
+            parse_job({**apart_job.model_dump(exclude_unset=True), "name": "more", "label_privacy": {"epsilon": 3.0}}),
+        )

@@ -110,7 +110,7 @@ def test_an_invented_edge_ends_the_job_and_names_whose_tables_differ(
     honest = trained(small_job(), (graphs, ids), tmp_path / "honest")
     monkeypatch.setattr(Places, "of", cheating)
     with monkeypatch.context() as without:  # the attack, where nothing is checked
-        without.setattr("veilgraph.paradigms.sealed.networks.network.check_double_entry", lambda *_: None)
+        without.setattr("veilgraph.paradigms.sealed.networks.rows.check_double_entry", lambda *_: None)
         fooled = trained(small_job(), (graphs, ids), tmp_path / "unchecked")
     moved = (predicted(fooled, "A") - predicted(honest, "A")).abs()
     assert moved.max() > ALMOST / 2  # rounding moves probabilities by 0.001

@@ -95,6 +95,9 @@ class AveragingSource(Source):
         yield from noise_at_holders(holders, outside)
         if server is not None:
             yield from noise_at_server(server, holders, outside)
+        if averaging(holders[0].settings).averaging.symbols is not None:
+            yield Evidence(OPEN, "symbols of nodes at edges that both ends' holders have, within ε", tuple(outside))
+            return
         if not _is_attacked(holders[0].settings):
             what = f"weights and sums, without what {'+'.join(view.party for view in holders)} put in"
             yield Evidence(OPEN, what, tuple(outside))
@@ -108,7 +111,7 @@ class AveragingSource(Source):
     @override
     def unattacked(self, view: View) -> Sequence[tuple[str, str]]:
         job, told = averaging(view.settings), list[tuple[str, str]]()
-        if not _is_attacked(job):
+        if job.averaging.symbols is not None or not _is_attacked(job):
             return told
         if job.averaging.privacy is None:
             told.append((SCORES.name, "sums of losses, and of how many nodes of each class are taken for which"))

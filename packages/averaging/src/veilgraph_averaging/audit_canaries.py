@@ -18,7 +18,7 @@ from scipy.special import logsumexp
 from scipy.stats import binom, chi2
 
 from veilgraph.privacy import accountant
-from veilgraph.protocol.evidence import Level
+from veilgraph.protocol.trade_offs import Level
 from veilgraph.protocol.view import Floats
 from veilgraph_averaging.private.event import SampledEvent
 

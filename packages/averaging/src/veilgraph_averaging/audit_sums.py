@@ -24,7 +24,16 @@ from veilgraph.protocol.agreement import Hello, session_name
 from veilgraph.protocol.evidence import Ciphertext, Evidence, chosen_words
 from veilgraph.protocol.view import View
 from veilgraph_averaging.aggregation import shamir
-from veilgraph_averaging.aggregation.keys import KEY_BYTES, SEALED_BYTES, Round, mask_private, own_mask, pairwise_mask
+from veilgraph_averaging.aggregation.keys import (
+    KEY_BYTES,
+    SEALED_BYTES,
+    SHARED_BYTES,
+    Round,
+    mask_private,
+    own_mask,
+    pad_pair_key,
+    pairwise_mask,
+)
 from veilgraph_averaging.settings import averaging
 
 MOST: Final = 48  # sums that are read, the first and the last of the run
@@ -52,6 +61,7 @@ class KnownSum:
     round: Round
     session: int  # of the run, counted
     offers: Mapping[PartyId, bytes]  # holder → the keys that it offered
+    shared: Mapping[PartyId, Tensor]  # holder → what it shared: behind each row's seal the pair's key under a pad
     sharing: tuple[PartyId, ...]  # holders whose masks with one another went into values
     counted: tuple[PartyId, ...]  # those whose values were added up
     values: Mapping[PartyId, ViewEntry]  # holder → its values under masks, those that came too late among them
@@ -84,8 +94,11 @@ class KnownSum:
         return left
 
     def _mask_of(self, known: PartyId, other: PartyId) -> Tensor:
-        private: X25519PrivateKey = mask_private(self.mask_keys[known])
-        return pairwise_mask(self.round, known, private, other, self.offers[other][_MASK_KEYS], self.size)
+        mask_key = self.mask_keys[known]
+        private: X25519PrivateKey = mask_private(mask_key)
+        padded = self.round.row(self.shared[known], other)[SEALED_BYTES:]
+        pair_key = pad_pair_key(self.round, mask_key, other, padded)
+        return pairwise_mask(self.round, known, private, other, self.offers[other][_MASK_KEYS], pair_key, self.size)
 
     @cached_property
     def less_pairs(self) -> Tensor:
@@ -130,11 +143,12 @@ def _open_sum(round_: Round, session: int, came: _OfSum, told: _OfSum, notes: _O
         next(iter(told[key].values())).tensor() if key in told else None for key in (SURVIVORS, PASSED)
     )
     values = came.get(VALUES, {})
+    shared = {holder: seen.tensor() for holder, seen in came.get(SEALED, {}).items()}
     if survivors is None or passed is None or len(answers) < round_.threshold:
         return None
     counted = tuple(holder for holder, one in zip(round_.holders, survivors.tolist(), strict=True) if one)
     sharing = tuple(round_.present(passed))
-    if not (set(sharing) <= set(offers) and set(counted) <= set(values)):
+    if not (set(sharing) <= set(offers) & set(shared) and set(counted) <= set(values)):
         return None
     masks = dict[PartyId, int]()
     keys = {friend: shamir.of_bytes(_to_bytes(seen.tensor())) for friend, seen in notes.get(OFFERS, {}).items()}
@@ -147,7 +161,7 @@ def _open_sum(round_: Round, session: int, came: _OfSum, told: _OfSum, notes: _O
         for shares, secrets in ((of_key, keys), (of_mask, masks)):
             if len(shares) >= round_.threshold:
                 secrets.setdefault(holder, _combine_shares(round_, shares))
-    return KnownSum(round_, session, offers, sharing, counted, values, masks, keys)
+    return KnownSum(round_, session, offers, shared, sharing, counted, values, masks, keys)
 
 
 def _combine_shares(round_: Round, shares: Mapping[PartyId, Tensor]) -> int:
@@ -248,6 +262,6 @@ def _share_tests(
 def _share_bytes(some: Sequence[ViewEntry], place: int | None) -> Ciphertext:
     rows = [seen.tensor().numpy()[slice(None) if place is None else [place]] for seen in some]
     there = np.concatenate([each[each.any(axis=1)] for each in rows])
-    if there.shape[1] != SEALED_BYTES:
+    if there.shape[1] not in (SEALED_BYTES, SHARED_BYTES):
         there = there.reshape(-1, shamir.ELEMENT_BYTES)[:, :_UNIFORM_BYTES]
     return Ciphertext(chosen_words(np.ascontiguousarray(there).view(np.int64)), there.shape[1] // _WORD)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from typing_extensions import override
+
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SEED_BYTES
@@ -13,13 +15,19 @@ from veilgraph.core.text import TRUST, counted, listed
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import HEADER_BYTES
+from veilgraph.link.mailbox import SLACK_BYTES
+from veilgraph.paradigms.horizontal.node_lists import HASH_BYTES
 from veilgraph.paradigms.horizontal.paradigm import (
     SameColumnsData,
     SameColumnsPrivacy,
     SameColumnsSessions,
     SameColumnsWords,
 )
-from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, PartySizes, Stage, total_bytes
+from veilgraph.paradigms.union.paradigm import JoinedData
+from veilgraph.paradigms.union.twin import one_graph
+from veilgraph.protocol import paradigm as seam
+from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, PartySizes, Stage, size_of, total_bytes
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import LABELS_ALONE, Baselines, Guarantee, Paradigm
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
@@ -31,6 +39,10 @@ from veilgraph_averaging.private.settings import SampledSettings
 from veilgraph_averaging.roles import AveragingHolder, AveragingServer
 from veilgraph_averaging.rows import ROWS
 from veilgraph_averaging.settings import AveragingJob, averaging
+from veilgraph_averaging.symbols.home import own_model
+from veilgraph_averaging.symbols.roles import SymbolHolder, SymbolServer
+from veilgraph_averaging.symbols.settings import refusal_of_weak, words_of_worth
+from veilgraph_averaging.symbols.words import costs_of_symbols, describe_symbols
 from veilgraph_averaging.tasks import Task, TaskSettings
 from veilgraph_averaging.training import EXTRA, check_rule, public
 
@@ -92,6 +104,8 @@ _WAITS: Final = 10
 
 def costs_of(job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
     """Return what a job sends stage by stage, and its memory; None where the network comes from parties' Python."""
+    if job.averaging.symbols is not None:
+        return costs_of_symbols(sizes)
     classes = {holder: own.classes for holder, own in sizes.items() if own.classes}
     stated = classes or dict.fromkeys(sizes, 1)  # of a task without any, which holders merely say that they have
     known = public(job, {holder: own.columns for holder, own in sizes.items()}, stated)
@@ -120,7 +134,7 @@ def costs_of(job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> Costs | 
     keys = dict.fromkeys(sizes, (holders - 1) * (HEADER_BYTES + SEED_BYTES))
     tally = summed(task.judging.tally_size) if tallied else {}
     stages = [
-        Stage("set-up", 2, total_bytes((keys, 1), (told(weights, real), 1))),
+        Stage("set-up", 2, total_bytes((keys, 2), (told(weights, real), 1))),
         Stage(
             "facts",
             _WAITS * len(task.sums_before.sizes),
@@ -141,6 +155,31 @@ def costs_of(job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> Costs | 
 
 
 class _AveragingData(SameColumnsData[AveragingJob]):
+    """As of horizontal jobs, and with ``averaging.symbols`` as of a union."""
+
+    _joined: ClassVar[JoinedData[AveragingJob]] = JoinedData()
+
+    @override
+    def load(self, job: AveragingJob) -> Inputs:
+        return super().load(job) if job.averaging.symbols is None else self._joined.load(job)
+
+    @override
+    def label_party(self, job: AveragingJob, graphs: Sequence[PartyGraph]) -> PartyId:
+        if job.averaging.symbols is None:
+            return super().label_party(job, graphs)
+        return self._joined.label_party(job, graphs)
+
+    @override
+    def accept(self, job: AveragingJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
+        if job.averaging.symbols is None:
+            return super().accept(job, graphs, ids)
+        found = self._joined.accept(job, graphs, ids)
+        sizes = {graph.party: size_of(graph, job.inputs, ids[graph.party]) for graph in graphs}
+        if refused := refusal_of_weak(job, sizes):
+            raise ConfigError(refused, code="too-weak", key="averaging.symbols")
+        return found
+
+    @override
     def check_graphs(self, job: AveragingJob, graphs: Sequence[PartyGraph]) -> None:
         """Refuse graphs that break a private training's bound on neighbours; see ``Data.check_graphs``."""
         for graph in graphs:
@@ -154,17 +193,32 @@ class _AveragingSessions(SameColumnsSessions[AveragingJob]):
         """Return what the job sends and holds; None where the network comes from the parties' own Python."""
         return costs_of(job, sizes)
 
+    @override
+    def stated(self, job: AveragingJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
+        found = super().stated(job, party, releases=releases)
+        return found if job.averaging.symbols is None else {**found, "edges": (1, seam.MAX_NODES)}
+
+    @override
+    def unread_bytes(self, job: AveragingJob, hellos: Mapping[PartyId, Hello]) -> int | None:
+        if job.averaging.symbols is None:
+            return None
+        return (HASH_BYTES + 1) * max(hello.edges for hello in hellos.values()) + SLACK_BYTES
+
     def role(self, session: RoleContext, aligned: Aligned) -> Role:
+        if averaging(session.settings).averaging.symbols is not None:
+            graph = aligned.graph
+            return SymbolServer(session) if graph is None else SymbolHolder(session, graph, aligned.ids or ())
         return AveragingServer(session) if aligned.graph is None else AveragingHolder(session, aligned.graph)
 
 
 class _AveragingPrivacy(SameColumnsPrivacy[AveragingJob]):
     protects: ClassVar[tuple[str, ...]] = (*SameColumnsPrivacy.protects, "node-edges")
 
-    def protecting(self, unit: str, epsilon: float) -> dict[str, Any]:
+    def protecting(self, unit: str, epsilon: float, *, joined: bool = False) -> dict[str, Any]:
         """Return the keys of a private training, for ``node-edges``; see ``Privacy.protecting``."""
         if unit != "node-edges":
-            return super().protecting(unit, epsilon)
+            found = super().protecting(unit, epsilon)
+            return {**found, "averaging": {"symbols": {}}} if joined else found
         return {"averaging": {"privacy": {"epsilon_total": epsilon}}}
 
     def largest_epsilon(self, job: AveragingJob, party: PartyId, nodes: int | None = None) -> float:
@@ -179,7 +233,21 @@ class _AveragingGuarantee(Guarantee[AveragingJob]):
             PrivateTraining,
         )
 
+        if job.averaging.symbols is not None and job.label_privacy is not None:
+            from veilgraph_averaging.symbols.protection import Symbols  # noqa: PLC0415 - as above
+
+            return Symbols(job, job.label_privacy, nodes)
         return None if job.training_plan is None else PrivateTraining(job, job.training_plan, nodes)
+
+    @override
+    def expected_gain(
+        self, job: AveragingJob, nodes: int | None, sizes: Mapping[PartyId, PartySizes] | None = None
+    ) -> list[str]:
+        return words_of_worth(job, sizes)
+
+    @override
+    def too_weak(self, job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> str:
+        return refusal_of_weak(job, sizes)
 
     def trained_way(self, job: AveragingJob) -> str:
         """Name the measured way of training that the job's noise is like; empty where none was measured."""
@@ -203,6 +271,8 @@ class _AveragingGuarantee(Guarantee[AveragingJob]):
         ]
 
     def unbounded(self, job: AveragingJob) -> str:
+        if job.averaging.symbols is not None:
+            return "a symbol is of a label: set limits.epsilon_unit to label"
         if job.label_privacy is not None:
             return LABELS_ALONE
         return "without averaging.privacy its weights are not noised: give averaging.privacy.epsilon_total"
@@ -211,15 +281,22 @@ class _AveragingGuarantee(Guarantee[AveragingJob]):
 class _AveragingBaselines(Baselines[AveragingJob]):
     def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult | None:
         (graph,) = (graph for graph in inputs.graphs if graph.party == holder)
+        if averaging(inputs.settings).averaging.symbols is not None:
+            return None if graph.labels is None else own_model(graph, inputs.ids[holder], inputs.settings.seed)
         return baselines.alone(averaging(inputs.settings), graph, progress)
 
     def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
+        if averaging(inputs.settings).averaging.symbols is not None:
+            whole = one_graph(inputs.graphs, inputs.ids)
+            return own_model(whole, [str(row) for row in range(whole.num_nodes)], inputs.settings.seed)
         return baselines.pooled(averaging(inputs.settings), inputs.graphs, progress)
 
 
 class _AveragingWords(SameColumnsWords[AveragingJob]):
     def describe(self, job: AveragingJob) -> list[str]:
         given = job.averaging.privacy
+        if job.averaging.symbols is not None:
+            return describe_symbols(job)
         return [
             f"{listed(job.data.names)} have graphs of their own with the same columns, and no node in common.",
             *(_describe_open(job) if given is None else _describe_private(job, given)),
@@ -227,12 +304,16 @@ class _AveragingWords(SameColumnsWords[AveragingJob]):
         ]
 
     def collusion(self, job: AveragingJob) -> str:
+        if job.averaging.symbols is not None:
+            return "All other parties together see of a label no more than its symbol, which ε bounds."
         return (
             f"The server and {job.threshold} holders together could undo the masks of the others, and so read what a "
             "single holder sent; fewer can not."
         )
 
     def server_part(self, job: AveragingJob) -> str:
+        if job.averaging.symbols is not None:
+            return "computes nothing"
         return "opens sums of weights; has no data"
 
     def predicts(self, job: AveragingJob, classes: int | None) -> str:

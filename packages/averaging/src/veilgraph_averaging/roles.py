@@ -30,7 +30,7 @@ from veilgraph.protocol.releases import learned_graph
 from veilgraph.protocol.role import BEGINNING, PartyModel, Role, RoleContext
 from veilgraph_averaging import training
 from veilgraph_averaging import twin as baselines
-from veilgraph_averaging.aggregation.keys import Signatures
+from veilgraph_averaging.aggregation.keys import PairSecrets, Signatures
 from veilgraph_averaging.aggregation.summing import GONE, Group, SummingHolder, SummingServer
 from veilgraph_averaging.aggregation.survivors import RecordedSum, SumId, SurvivorRecord
 from veilgraph_averaging.at_home import AtHome, at_home
@@ -43,7 +43,7 @@ _log = logging.getLogger("veilgraph")
 RECORDS: Final = Tag(Kind.CONTROL, 0, 4)
 """Of a holder's record of survivors, before the sums of a session that goes on from another."""
 _DRAWN = 1  # round of the note of who is in a sum
-_SIGNING = 2  # round of the signing keys; those of masks are new in every sum
+_SIGNING, _PAIRS = 2, 3  # rounds of signing keys and of pairs' secrets; keys of masks are new in every sum
 
 
 class _AveragingRole(Role):
@@ -119,13 +119,14 @@ class AveragingHolder(_AveragingRole, SharedJudge):
             networks["at_home"] = self._home
         self.model = PartyModel(session, networks, trained=())  # the server's rule moves the weights
         signatures = Signatures.agree(session.link, session.holders, session.secrets, round_=_SIGNING)
+        pairs = PairSecrets.agree(session.link, session.holders, session.secrets, round_=_PAIRS)
         group = Group(start.session, session.holders, self._job.threshold)
         if self._job.records_survivors:
             self._record = SurvivorRecord(session.link.party, session.holders, session.keeper, session.alignment)
             if start.number > 1:
                 session.link.send(SERVER, RECORDS, self._record.rows())
         rounding = SecretRounding(session.rounding_key)
-        self._summing = SummingHolder(session.link, group, signatures, session.secrets, rounding)
+        self._summing = SummingHolder(session.link, group, signatures, pairs, session.secrets, rounding)
         self._network.take(self._receive_result(len(self._network.vector()), session.dtype))
         return start
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from veilgraph.core.types import Kind
 from veilgraph.paradigms.horizontal.rows import COLUMN_ROWS
+from veilgraph.paradigms.union.rows import EDGES
 from veilgraph.protocol import messages as table
 from veilgraph.protocol.messages import Condition, MessageSpec, Revelation, WireFormat
 from veilgraph_averaging.settings import AveragingJob
@@ -40,9 +42,22 @@ TALLIES: Final = Revelation[AveragingJob](
 TARGETS: Final = Revelation[AveragingJob](
     *table.TARGET_SUMS, lambda job: f"averaging.task.name={job.averaging.task.name} without low and high")
 
+CONFIRMED: Final = Revelation[AveragingJob](EDGES.name, EDGES.statement, lambda _: "averaging.symbols")
+COUNTERPARTS: Final = Revelation[AveragingJob](
+    "counterpart-symbols", "At each edge that both ends' holders have, a holder learns the symbol of the other end: "
+    "its label under randomised response with the job's ε, the same in all jobs of a ledger.",
+    lambda job: "" if job.label_privacy is None else f"label_privacy.epsilon={job.label_privacy.epsilon:g}")
+TRAINED_ENDS: Final = Revelation[AveragingJob](
+    "trained-counterparts", "A holder learns which of another holder's nodes, at the ends of edges that both have, are "
+    "trained on.", lambda _: "averaging.symbols.answers=trained")
+
 CLASSES: Final = Condition[AveragingJob]("`averaging.task: classes`", lambda job: job.averaging.task.name == "classes")
 NOISED: Final = Condition[AveragingJob]("`averaging.privacy`", lambda job: job.averaging.privacy is not None)
 BARE: Final = NOISED.otherwise("no `averaging.privacy`")
+SYMBOLS: Final = Condition[AveragingJob]("`averaging.symbols`", lambda job: job.averaging.symbols is not None)
+AVERAGED: Final = SYMBOLS.otherwise("")  # the usual job, of which nothing is said
+TRAINED: Final = Condition[AveragingJob](
+    "`answers: trained`", lambda job: job.averaging.symbols is not None and job.averaging.symbols.answers == "trained")
 OTHERS: Final = CLASSES.otherwise("another `averaging.task`")
 SUMS_BEFORE: Final = Condition[AveragingJob](
     "`averaging.task: values` without bounds",
@@ -110,19 +125,39 @@ def _class_count_rows(
         _AS_ALL, (told,), (BALANCED, when), _before_training("1, 0", "[C]"))
 
 
-ROWS: Final[tuple[MessageSpec[AveragingJob], ...]] = (
-    *table.COMMON_ROWS,
+_LISTED: Final = (
+    "The receiver reads those that are edges of its own, and learns that the sender has them; of others it can test "
+    "pairs of ids that it guesses, one end of which is its own node. There is padding among them."
+)
+_SYMBOL: Final = (
+    "Local differential privacy, paid for in the sender's ledger, once for life: ε bounds what anybody can infer from "
+    "it of the node's own label, with `answers: all` also of whether it is trained on."
+)
+_SYMBOL_ROWS: Final[tuple[MessageSpec[AveragingJob], ...]] = (
+    MessageSpec(Kind.NODE_LIST, table.TO_HOLDER, "hashes of the sender's edges with the receiver's nodes, and padding",
+        "none", _LISTED, (CONFIRMED,), (SYMBOLS,),
+        forms=(WireFormat("0, 0", "uint8 [edges, rounded up; 16]", "set-up"),)),
+    MessageSpec(Kind.PERTURBED_LABELS, table.TO_HOLDER, "a symbol for each edge that both have: its end's label under "
+        "randomised response", "noise", _SYMBOL, (COUNTERPARTS,), (SYMBOLS,), paid=True,
+        forms=(WireFormat("0, 0", "uint8 [edges that both have]", "set-up"),)),
+    MessageSpec(Kind.PERTURBED_LABELS, table.TO_HOLDER, "whether that end is trained on", "none",
+        "Not protected: who is not trained on sends no symbol.", (TRAINED_ENDS,), (TRAINED,)),
+)
+
+# What is summed, and the keys and shares of every sum
+_SUM_ROWS: Final[tuple[MessageSpec[AveragingJob], ...]] = (
     table.judgement(table.LABELLED_TO_SERVER),
     # Keys and shares of every sum
-    MessageSpec(Kind.KEY, table.TO_HOLDER, "a public key that the sender's signatures are checked with", "random",
-        "No data went in.", forms=(WireFormat("0, 2", "uint8 [32]", "set-up"),)),
+    MessageSpec(Kind.KEY, table.TO_HOLDER, "a public key that the sender's signatures are checked with; a half of the "
+        "pair's secret", "random", "No data went in.",
+        forms=(WireFormat("0, 2", "uint8 [32]", "set-up"), WireFormat("0, 3", "uint8 [32]", "set-up"))),
     MessageSpec(Kind.KEY, table.TO_SERVER, "public keys of a sum, a commitment to the own mask, signed", "random",
         "No data went in; keys are new in every sum.", forms=(WireFormat("sum, 1", "uint8 [160]", "every sum"),)),
     MessageSpec(Kind.KEY, table.FROM_SERVER, "those of all holders", "random", "No data went in.",
         forms=(WireFormat("sum, 2", "uint8 [P, 160]", "every sum"),)),
     MessageSpec(Kind.MASK_SHARE, table.TO_SERVER,
-        "sealed shares of the sender's key of masks and own mask", "random", _SHARES,
-        forms=(WireFormat("sum, 0", "uint8 [P, 80]", "every sum"),)),
+        "sealed shares of the sender's key of masks and own mask; keys of its pairs under that key", "random", _SHARES,
+        forms=(WireFormat("sum, 0", "uint8 [P, 112]", "every sum"),)),
     MessageSpec(Kind.MASK_SHARE, table.TO_SERVER, "one share of every holder's key of masks or own mask", "random",
         _OPENED,
         forms=(WireFormat("sum, 2", "uint8 [P, 32]", "every sum"),)),
@@ -161,6 +196,11 @@ ROWS: Final[tuple[MessageSpec[AveragingJob], ...]] = (
         _BEHIND, "none", _TOLD, (WEIGHTS, SCORES), (CLASSES, BARE, GIVEN), forms=_CHECKPOINT),
     MessageSpec(Kind.AVERAGED, table.TO_HOLDER, _BEHIND, "none", _TOLD, (WEIGHTS, TALLIES), (OTHERS, GIVEN)),
     MessageSpec(Kind.AVERAGED, table.TO_HOLDER, _BEHIND, "noise", _TOLD, (WEIGHTS,), (NOISED, GIVEN)),
+)
+ROWS: Final[tuple[MessageSpec[AveragingJob], ...]] = (
+    *table.COMMON_ROWS,
+    *(row if NOISED in row.when else replace(row, when=(*row.when, AVERAGED)) for row in _SUM_ROWS),
+    *_SYMBOL_ROWS,
     *COLUMN_ROWS,
 )
 # fmt: on

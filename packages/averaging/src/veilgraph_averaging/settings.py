@@ -14,18 +14,20 @@ from pydantic import Field, ValidationError, model_validator
 from typing_extensions import override
 
 from veilgraph.core.settings import Settings
+from veilgraph.core.types import MASKS
 from veilgraph.graph.settings import PartitionSettings
 from veilgraph.nn.local.build import CustomLocal
 from veilgraph.paradigms.horizontal.settings import same_columns
 from veilgraph.privacy.accountant import analytic_multiplier
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures, selecting
-from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, job_of, require
+from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Outcome, Passes, job_of, require
 from veilgraph.protocol.preset import Choice, JobContent
 from veilgraph_averaging.at_home import AtHomeSettings
 from veilgraph_averaging.network import AnyRuleSettings, FedAvgSettings, NetworkSettings
 from veilgraph_averaging.private.event import Joint, reach
 from veilgraph_averaging.private.plan import SampledPlan, sampled_plan
 from veilgraph_averaging.private.settings import SampledSettings
+from veilgraph_averaging.symbols.settings import SymbolSettings, check_symbols
 from veilgraph_averaging.tasks import TASKS, AnyTaskSettings, TaskSettings
 
 MOMENTUM: Final = 0.9
@@ -122,6 +124,8 @@ class AveragingSettings(Settings):
     """DP-SGD: noise for an ε of a node with label and edges; null: none"""
     at_home: AtHomeSettings | None = None
     """with privacy: what each holder adds to the final model from its own data, without noise, and keeps"""
+    symbols: SymbolSettings | None = None
+    """in place of averaged weights: labels under randomised response over edges to others' nodes; null: none"""
 
 
 _BY_NODES: Final = PartitionSettings(by="nodes")
@@ -159,6 +163,9 @@ class AveragingJob(JobSettings):
     @override
     def choices(cls, said: JobContent) -> Iterable[Choice]:
         """Yield what ``preset: auto`` chooses for a job as written, with ``averaging.privacy`` or without."""
+        if said.get("averaging.symbols") is not None:
+            yield from _symbol_choices(said)
+            return
         given = said.get("averaging.privacy")
         if given is None:
             yield from same_columns(said, classes=said.get("averaging.task.name", "classes") in ("classes", "graphs"))
@@ -206,6 +213,8 @@ class AveragingJob(JobSettings):
         self._check_division(said)
         own, private = self.averaging, self.label_privacy
         epsilon = private and private.epsilon
+        if own.symbols is not None:
+            return  # ``check_symbols`` has its rules
         if own.task.name != "classes":
             why = "what is perturbed is the class of a node"
             require(f"averaging.task.name={own.task.name}", ("label_privacy.epsilon", epsilon, None, why))
@@ -217,6 +226,8 @@ class AveragingJob(JobSettings):
             require("paradigm=averaging", ("label_privacy.canaries", private.canaries, 0, why))
 
     def _check_unused(self) -> None:
+        if self.averaging.symbols is not None:
+            check_symbols(self)  # before rules of weights that are averaged
         super()._check_unused()
         own, holders, threshold = self.averaging, len(self.data.names), self.threshold
         own.task.check(self.model, self.train)
@@ -293,8 +304,9 @@ class AveragingJob(JobSettings):
     def passes(self) -> Passes:
         return Passes(
             targets=self.train.batch_size,
-            evaluates=self.averaging.privacy is None,
-            tolerates_dropouts=self.threshold < len(self.data.names),
+            evaluates=self.averaging.privacy is None and self.averaging.symbols is None,
+            learns_alone=self.averaging.symbols is not None,
+            tolerates_dropouts=self.averaging.symbols is None and self.threshold < len(self.data.names),
         )
 
     @property
@@ -307,13 +319,33 @@ class AveragingJob(JobSettings):
             is_custom=issubclass(self.model.local.kind, CustomLocal),
             per_node=private,
             per_edge=private,
+            joins_others=self.averaging.symbols is not None,
+            joins_undirected=self.averaging.symbols is not None,
             degree_rules={} if bound is None else dict.fromkeys(private, ("averaging.privacy.degree_bound", bound)),
         )
 
     @property
     def noise(self) -> NoiseFacts:
+        if (given := self.averaging.symbols) is not None:
+            others = given.untrained if given.answers == "all" else None
+            return NoiseFacts(label_splits=MASKS[:1], others_label=others)
         joint = None if self.averaging.privacy is None else self.averaging.privacy.joint_noise
         return NoiseFacts(shared=None if joint is None else ("averaging.privacy.joint_noise", joint.colluding))
+
+    @property
+    @override
+    def outcome(self) -> Outcome:
+        return Outcome(predicts_as_trained=self.averaging.symbols is not None)
+
+
+def _symbol_choices(said: JobContent) -> Iterable[Choice]:
+    """Yield what ``preset: auto`` chooses for a job with ``averaging.symbols``."""
+    if said.get("data.split") is not None:
+        yield Choice("data.stratify", False, "who is trained on must hang on no other node")
+    yield Choice("data.feature_scaling", "none", "each holder standardises its own columns")
+    yield Choice("train.epochs", 1, "symbols are sent once, and each holder learns at home")
+    yield Choice("train.select_by", "last", "each holder chooses on its own validation nodes")
+    yield Choice("train.patience", None, "there is one epoch")
 
 
 def _default_select_by(data: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -23,12 +23,12 @@ def machine_command(
 ) -> None:
     """Share the work of a holder's jobs from a further machine of its own, until stopped with Ctrl-C.
 
-    The party file says under machines how many there are, at which address of the one that joins they meet, and which
-    file holds the secret by which they know each other: the same at all of them, made once with machine-secret.
+    The party file has under machines their number, the address where they meet, at the machine that joins, and the file
+    of the secret by which they know each other. machine-secret makes it once; it is the same at all of them.
 
     Options:
-        --party PARTY.yaml: The same party file as at the one that joins.
-        --rank: Of this machine: 1, 2, … up to machines.count - 1.
+        --party PARTY.yaml: The party file, the same as at the machine that joins.
+        --rank: Number of this machine: 1, 2, … up to machines.count - 1.
     """
     attend(read_party_settings(party), party_folder(party), rank, say)
 

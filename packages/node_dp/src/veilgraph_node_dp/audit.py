@@ -12,12 +12,12 @@ from scipy.stats import random_table
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.audit.canaries import GaussianClaims
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.link.view import ViewEntry
 from veilgraph.protocol.evidence import Audited, Guesses, Source, Told
 from veilgraph.protocol.job import Check
+from veilgraph.protocol.trade_offs import GaussianClaims
 from veilgraph.protocol.view import Floats, View
 from veilgraph_node_dp.canaries import NodeCanaries
 from veilgraph_node_dp.settings import node_dp

@@ -20,7 +20,7 @@ from veilgraph.privacy import accountant
 from veilgraph.privacy.event import AggregationEvent, Neighbours, sensitivity_in_clips
 from veilgraph.privacy.plan import NodeRelease, Plan
 from veilgraph.privacy.publisher import HolderLedgers, Publisher
-from veilgraph.privacy.settings import LabelReleaseSettings, PrivacySettings, fitting_delta
+from veilgraph.privacy.settings import DeltaSettings, LabelReleaseSettings
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, job_of, require
 from veilgraph_node_dp.feature_settings import FEATURE_MECHANISMS, FeatureReleaseSettings
 
@@ -86,11 +86,11 @@ class NodeReleaseSettings(Settings):
     """null: the label holder has the labels"""
 
 
-class SumPrivacySettings(PrivacySettings):
+class SumPrivacySettings(DeltaSettings):
     """Noise on what the learner computes over its edges: sums of what it takes a node's neighbours for, hop by hop."""
 
-    delta: float | None = Field(None, gt=0, lt=1)
-    """δ of every ε; null: the largest power of ten that is at most 1/(10·N), of N common nodes, and at most 1e-4"""
+    unit: Literal["edge", "node-edges"]
+    """what ε protects: all that is recorded between two nodes, or a node's features and all its edges"""
     neighbours: Neighbours | None = None
     """default: replacement for edges, zero-out for node-edges"""
     degree_bound: int | None = Field(None, ge=1)
@@ -129,15 +129,6 @@ class SumPrivacySettings(PrivacySettings):
     @override
     def relation(self) -> Neighbours:
         return self.neighbours or ("zero-out" if self.unit == "node-edges" else "replacement")
-
-    @property
-    @override
-    def stated_delta(self) -> float | None:
-        return self.delta
-
-    @override
-    def delta_of(self, nodes: int | None) -> float:
-        return fitting_delta(nodes) if self.delta is None else self.delta
 
     @property
     def longest(self) -> float | None:

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Literal
 
-Protected = Literal["edge", "node", "node-edges", "label"]
+Protected = Literal["edge", "node", "node-edges", "label", "training-record"]
 """What somebody may ask to be protected in a first draft of a job or of a party file."""

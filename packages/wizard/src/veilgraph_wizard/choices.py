@@ -78,7 +78,7 @@ class Choices:
     @property
     def of_own_row(self) -> bool:
         """Whether a node's features are to be made of its own row alone."""
-        return self.protect in ("node", "node-edges")
+        return self.protect in ("node", "node-edges", "training-record")
 
     @property
     def of_own_edge(self) -> bool:

@@ -24,6 +24,7 @@ from veilgraph_wizard import (
 with deferred():
     from veilgraph.protocol.aligning import match_rates
     from veilgraph.protocol.job_file import parse_job, read_job
+    from veilgraph.protocol.paradigm import paradigm_of
     from veilgraph.protocol.party_settings import PartySettings, parse_party_text, read_party_settings
     from veilgraph.samples.organisations import accepting
     from veilgraph_wizard.choices import Choices
@@ -125,7 +126,9 @@ def init_command(
     )
     samples = [sample(path, choices.encoding, choices.missing) for path in files]
     drafted = draft(guess(samples, choices), party, out.absolute().parent, choices)
-    text = drafted.text + _limits(accept or [], protect, epsilon, most_neighbours or _MOST_NEIGHBOURS)
+    is_union = _is_union([parse_party_text(drafted.text, str(out))])
+    limits = _limits(accept or [], protect, epsilon, most_neighbours or _MOST_NEIGHBOURS, joined=is_union)
+    text = drafted.text + limits
     parse_party_text(text, str(out))
     write_whole(out, text.encode())
     undecided = (
@@ -138,10 +141,12 @@ def init_command(
     echo(f"{out} is written; check all rows with: veilgraph data check {out}")
 
 
-def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float | None, most_neighbours: int) -> str:
+def _limits(
+    paradigms: Sequence[str], protect: Protected | None, epsilon: float | None, most_neighbours: int, *, joined: bool
+) -> str:
     """What a party file accepts of default jobs of some paradigms, and its limit for life; else nothing.
 
-    A name that a job's ε bounds need not be accepted.
+    A name that a job's ε bounds need not be accepted. ``joined``: edges may end at other holders' nodes.
     """
     drafted = {"holders": ["A", "B"], "label_holder": "A", "feature_scaling": "standard"}  # as ``init`` writes them
     # Of a sealed job scores too: what ``init`` writes where classes are two; of a union both ways to have edges across.
@@ -155,10 +160,20 @@ def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float 
         noised |= {"privacy": {"unit": "edge", "epsilon_total": epsilon}}
         jobs = [parse_job({"paradigm": "sealed", "data": drafted, **noised}, "--protect")]
         comments = ["# leakage: what a sealed job with noise on edges reveals beside them"]
+    if protect == "label" and joined and not jobs:  # likewise
+        of_symbols: dict[str, object] = {"label_privacy": {"epsilon": max(epsilon or _EPSILON, 1.0)}}
+        of_symbols |= {"paradigm": "averaging", "averaging": {"symbols": {}}, "data": {"holders": ["A", "B"]}}
+        jobs = [parse_job(of_symbols, "--protect")]
+        comments = ["# leakage: what a job of symbols reveals beside them"]
+    if protect == "training-record" and not jobs:
+        usual = parse_job({"paradigm": "sealed"})
+        noised = {"data": {**drafted, "feature_scaling": "none"}, **paradigm_of(usual).privacy.protecting(protect, 1)}
+        jobs = [parse_job({"paradigm": "sealed", **noised}, "--protect")]
+        comments = ["# leakage: what a sealed job with noise on training records reveals beside them"]
     limits: dict[str, object] = dict(accepting(*jobs).get("limits", {})) if jobs else {}
     if protect is not None:
         comments.append("# max_epsilon: of all that is ever released, over all jobs: docs/explanation/privacy.md")
-        relation = "zero-out" if protect == "node-edges" else "replacement"
+        relation = "replacement" if protect in ("edge", "label") else "zero-out"  # which a job of replacement keeps
         limits |= {"max_epsilon": epsilon, "epsilon_unit": protect, "epsilon_neighbours": relation}
     if protect in ("edge", "node-edges"):
         limits["most_neighbours"] = most_neighbours
@@ -180,7 +195,7 @@ def init_job_command(
     label_holder: str | None = None,
     paradigm: str | None = None,
     select_by: str | None = None,
-    protect: Literal["edge", "label", "node-edges"] | None = None,
+    protect: Protected | None = None,
     epsilon: Annotated[float | None, option(min=0.001)] = None,
     name: str | None = None,
     replace: Replace = False,
@@ -192,12 +207,12 @@ def init_job_command(
         --out FILE: The job file to write.
         --label-holder NAME: Holder of the labels to predict. Default: the only party file that has a label.
         --paradigm NAME: vertical, sealed, union, horizontal, averaging. Default: union where all tables say whose nodes
-            ends of edges are, or one has edges alone; sealed with --protect edge, averaging with --protect node-edges;
-            else vertical.
+            ends of edges are, or one has edges alone; sealed with --protect edge, training-record or node, averaging
+            with --protect node-edges, and with --protect label where those tables are a union's; else vertical.
         --select-by FIGURE: Figure by which the best epoch is chosen: accuracy, auc, f1, loss. Default: of two classes
             auc, where the paradigm can.
-        --protect: Add noise, so that --epsilon protects one edge, one label, or a node with its label and edges
-            (docs/explanation/privacy.md).
+        --protect: Add noise, so that --epsilon protects one edge, one label, a node with its label and edges, a
+            training node's columns, or any node's columns (docs/explanation/privacy.md).
         --epsilon E: Total ε of what --protect names. Default: 4.
         --name NAME: Of the job. Default: that of its file.
     """
@@ -214,15 +229,17 @@ def init_job_command(
     parties = {Path(each): read_party_settings(Path(each)) for each in files}
     if protect is None and epsilon is not None:
         raise ConfigError("--epsilon is for --protect: say what is to be protected, or leave it out")
-    usual = "union" if _is_union([*parties.values()]) else "sealed" if protect == "edge" else "vertical"
-    usual = "averaging" if protect == "node-edges" else usual
+    is_union, of_sealed = _is_union([*parties.values()]), ("edge", "training-record", "node")
+    usual = "union" if is_union else "sealed" if protect in of_sealed else "vertical"
+    joined = is_union and all(party.has_nodes for party in parties.values())
+    usual = "averaging" if protect == "node-edges" or (protect == "label" and joined) else usual
     drafted = draft_job(
         out.name.split(".")[0] if name is None else name,
         paradigm or usual,
         parties or holders,
         label_holder,
         select_by,
-        None if protect is None else ProtectedJob(protect, _EPSILON if epsilon is None else epsilon),
+        None if protect is None else ProtectedJob(protect, _EPSILON if epsilon is None else epsilon, joined),
     )
     write_whole(out, drafted.text.encode())
     try:

@@ -44,6 +44,7 @@ _CLEAR: Final = (
 )
 _APART: Final = "each brings its own party file: veilgraph net join KIT --party FILE"
 _NOISED: Final = "what leaves has noise, and a holder's ledger counts it: veilgraph budget; docs/explanation/privacy.md"
+_SYMBOLS: Final = "a label under randomised response, for each edge between two holders: docs/explanation/union.md"
 _SLOTS: Final = "decide: the most edges that any holder can have, both directions counted; all seem to have as many"
 _DEGREE: Final = "decide: the most edges that a node can have at all holders together; null: each tells its own"
 _ACROSS: Final = "it has no nodes, and the edges between those of different holders: docs/explanation/union.md"
@@ -52,10 +53,14 @@ _HERE: Final = "party files, found from the folder in which veilgraph is called"
 
 @dataclass(frozen=True)
 class ProtectedJob:
-    """What a job is to protect: ``unit`` is edge, label or node-edges."""
+    """What a job is to protect: ``unit`` is edge, label, node-edges, training-record or node.
+
+    ``joined``: edges may end at others' nodes.
+    """
 
     unit: str
     epsilon: float
+    joined: bool = False
 
     def settings(self, paradigm: str) -> dict[str, Any]:
         """The part of a job that does so.
@@ -75,7 +80,7 @@ class ProtectedJob:
                 key="--protect",
                 value=self.unit,
             )
-        return found.privacy.protecting(self.unit, self.epsilon)
+        return found.privacy.protecting(self.unit, self.epsilon, joined=self.joined)
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,7 @@ def draft_job(
         "holders": _APART,
         "privacy": _NOISED,
         "label_privacy": _NOISED,
+        "symbols": _SYMBOLS,
         "edge_slots": _SLOTS,
         "max_degree": _DEGREE,
     }
@@ -232,7 +238,8 @@ def _refused(job: JobSettings, here: Mapping[Path, PartySettings]) -> list[str]:
         for path, holder in holders.items()
     }
     refused = [(path, said) for path, said in found.items() if said]
-    by_paradigm = f" (veilgraph data init --accept {job.paradigm})"  # settles names of default jobs alone
+    # It settles the names of default jobs alone.
+    by_paradigm = f" (to accept it, draft the file again: veilgraph data init … --accept {job.paradigm} --replace)"
     hints = ["" if adds_noise(job) or "limits.leakage" not in said else by_paradigm for _, said in refused]
     return [f"{path} refuses such a job{hint}: {said}" for (path, said), hint in zip(refused, hints, strict=True)]
 

@@ -13,6 +13,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from math import prod
 from typing import Final, Literal, Self
 
 import torch
@@ -201,6 +204,23 @@ class Summands(_Secret):
     def _check(self, other: Summands) -> None:
         if self.bits != other.bits or self.part.dtype != other.part.dtype:
             raise ValueError(f"summands of {self.bits} and {other.bits} bits cannot be added; shift one of them")
+
+
+def in_a_row(several: Sequence[Summands]) -> Summands:
+    """All entries of summands of the same bits, one after another, to be opened together: [n]."""
+    first, *others = several
+    for other in others:
+        first._check(other)
+    return Summands(torch.cat([each.part.reshape(-1) for each in several]), first.bits)
+
+
+def apart(joined: Wire, shapes: Sequence[tuple[int, ...]]) -> list[Wire]:
+    """The inverse of ``in_a_row``: wires of these shapes out of a wire [n]."""
+    ends = list(accumulate(map(prod, shapes)))
+    return [
+        joined[end - prod(shape) : end].map(partial(torch.reshape, shape=shape))
+        for end, shape in zip(ends, shapes, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

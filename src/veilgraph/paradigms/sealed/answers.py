@@ -27,8 +27,9 @@ from veilgraph.link.collectives import broadcast, gather, receive_as
 from veilgraph.link.mailbox import SLACK_BYTES
 from veilgraph.mpc.sealed.correlations import sum_parts
 from veilgraph.mpc.sealed.permutations import inverse
+from veilgraph.paradigms.sealed.named_nodes import NamedNodes
 from veilgraph.paradigms.sealed.program import certain_logits, logits_of
-from veilgraph.paradigms.sealed.roles import SHARES, NamedNodes
+from veilgraph.paradigms.sealed.roles import SHARES
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.protocol.agreement import Hello, Point, Start, agree, agreed_start
 from veilgraph.protocol.judge import ANSWERED, Answers, Predicted

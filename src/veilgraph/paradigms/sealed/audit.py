@@ -32,13 +32,15 @@ from veilgraph.paradigms.sealed.inputs import hidden_edges
 from veilgraph.paradigms.sealed.networks.voting import VOTES
 from veilgraph.paradigms.sealed.plan import epsilon_of
 from veilgraph.paradigms.sealed.program import logits_of
+from veilgraph.paradigms.sealed.records.audit import told_of_canaries
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.twin import trained_twin
-from veilgraph.protocol.canaries import VoteCanaries
+from veilgraph.protocol.canaries import RecordCanaries, VoteCanaries
 from veilgraph.protocol.evidence import (
     Audited,
     Ciphertext,
     Evidence,
+    Guesses,
     Noisy,
     NoisySeries,
     Order,
@@ -48,6 +50,7 @@ from veilgraph.protocol.evidence import (
 )
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.messages import rows_of
+from veilgraph.protocol.trade_offs import GaussianClaims
 from veilgraph.protocol.view import Floats, View, numbers
 
 _SCORES: Final = ("sealed-scores", "how many validation nodes, or pairs of them, are right, at every evaluation")
@@ -165,6 +168,28 @@ class SealedSource(Source):
         who = " and ".join(publishing)
         words = f"votes over edges of {who}, of the shares that all holders keep, less the number of votes of a node"
         yield NoisySeries(publishing[0], words, releases, anew="at every node")
+
+    @override
+    def canary_guesses(
+        self, run: Audited, members: Sequence[PartyId], holder: PartyId, key: bytes
+    ) -> Iterator[Guesses]:
+        """Guesses at planted records, by what the label holder is told of nodes that it does not train on.
+
+        An auditor adds up all holders' shares, of noisy sums or of flipped bits. Raises ``DataError`` without them.
+        """
+        job, graph = sealed(run.settings), run.graph(holder)
+        privacy = job.records
+        if privacy is None:
+            return
+        canaries = RecordCanaries.of(job, graph, key)
+        try:
+            told = told_of_canaries(job, run, holder, canaries)
+        except VeilgraphError as error:
+            raise DataError(str(error)) from error
+        what = "a bit" if canaries.of_bits else "a score"
+        words = f"{what} of each of {canaries.count} nodes, which hangs on a canary among {holder}'s records"
+        claims = None if canaries.of_bits else GaussianClaims()
+        yield Guesses(words, numbers(told), canaries.coins, privacy.delta_of(graph.common), claims=claims)
 
     @override
     def posteriors(self, job: JobSettings, everything: PartyGraph, epochs: int) -> Tensor:

@@ -34,6 +34,7 @@ from veilgraph.paradigms.sealed.plan import (
     Sizes,
     Trial,
     epsilon_of,
+    flips_of,
     hops_of,
     record_noise_of,
 )
@@ -116,6 +117,7 @@ def plan_of(job: SealedJob, sizes: Sizes | None = None) -> Plan:
         release=job.release == "holders",
         votes=epsilon_of(job),
         records=record_noise_of(job, None if sizes is None else sizes.nodes),
+        flips=flips_of(job, None if sizes is None else sizes.nodes),
     )
 
 

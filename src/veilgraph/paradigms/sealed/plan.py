@@ -37,7 +37,7 @@ from torch import Tensor
 
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.sealed.settings import USUAL_DEGREE
-from veilgraph.privacy.plan import CountPlan, RecordPlan
+from veilgraph.privacy.plan import CountPlan, NodePlan, RecordPlan
 
 MOST_ROWS: Final = 1 << 14
 """Of a step, where a job does not say: more take longer and teach no more."""
@@ -230,6 +230,7 @@ class Plan:
         none. None: there are no votes, and hops go over all edges.
         records: noise multiplier of sums over training nodes; 0: sums without noise. None: there are no such sums, and
         a network is trained.
+        flips: ε of one bit of every other node, by randomised response; None: scores are opened.
     """
 
     trials: tuple[Trial, ...]
@@ -249,6 +250,7 @@ class Plan:
     release: bool
     votes: float | None = None
     records: float | None = None
+    flips: float | None = None
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -366,8 +368,9 @@ def release_plan(job: SealedJob, party: PartyId, nodes: int | None = None) -> Co
     if job.privacy is None or party not in job.data.names:
         return None
     pays = party != job.data.label_party
-    kind = CountPlan if job.records is None else RecordPlan
-    return kind(party, job.privacy, int(pays), nodes)
+    if job.records is None:
+        return CountPlan(party, job.privacy, int(pays), nodes)
+    return (RecordPlan if job.bits is None else NodePlan)(party, job.privacy, int(pays), nodes)
 
 
 def epsilon_of(job: SealedJob) -> float | None:
@@ -376,7 +379,18 @@ def epsilon_of(job: SealedJob) -> float | None:
     return next((plan.epsilon for plan in plans if isinstance(plan, CountPlan)), None)
 
 
+def _record_plan(job: SealedJob, nodes: int | None) -> RecordPlan | None:
+    plans = (release_plan(job, party, nodes) for party in job.duties.publishing if party != job.data.label_party)
+    return next((plan for plan in plans if isinstance(plan, RecordPlan)), None)
+
+
 def record_noise_of(job: SealedJob, nodes: int | None) -> float | None:
     """Noise multiplier of sums over training nodes, of N common ``nodes``; None: the job has no such sums."""
-    plans = (release_plan(job, party, nodes) for party in job.duties.publishing if party != job.data.label_party)
-    return next((plan.multiplier for plan in plans if isinstance(plan, RecordPlan)), None)
+    plan = _record_plan(job, nodes)
+    return None if plan is None else plan.multiplier
+
+
+def flips_of(job: SealedJob, nodes: int | None) -> float | None:
+    """ε of the randomised response on one bit of a node; None: the job opens no bits."""
+    plan = _record_plan(job, nodes)
+    return plan.flip_epsilon if isinstance(plan, NodePlan) else None

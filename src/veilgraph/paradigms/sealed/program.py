@@ -15,9 +15,9 @@ from typing_extensions import override
 
 from veilgraph.core.errors import RangeOverflow, RunError
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.sealed.functions import ERROR_BITS, argmax, class_probabilities, multiply_open, range_tests
+from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, argmax, class_probabilities, range_tests
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, concatenate
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, apart, concatenate, in_a_row
 from veilgraph.paradigms.sealed.judging import Validation, mean_where
 from veilgraph.paradigms.sealed.learners import Learners
 from veilgraph.paradigms.sealed.networks import network_of
@@ -118,6 +118,7 @@ class SealedProgram(Program):
         self._beside: tuple[Wire, Bit] | None = None
         self._weights: list[Wire] | None = None
         self._untested: list[Wire] = []
+        self._tests: list[Wire] = []
         self._left = 1.0
         self.velocities: list[Wire | None] = []
         self._begin_anew()
@@ -160,6 +161,7 @@ class SealedProgram(Program):
             self.learned = [constant(counts), *self._weights[1:]]
         self.velocities = [None] * len(self.learned)
         self.outside, self.taken, self._beside = self.before, None, None
+        self._tests.clear()  # of steps after which nothing was kept
 
     @override
     def enter(self, *, trains: bool) -> None:
@@ -179,7 +181,7 @@ class SealedProgram(Program):
         targets = put("labels", partial(one_hot, size=classes), "training", classes, ERROR_BITS)
         if not self._context.plan.weighted:
             return targets, None
-        return targets, put("weights", lambda weights: weights[:, None], "training", 1, ERROR_BITS)
+        return targets, put("weights", lambda weights: weights[:, None], "training", 1, BITS)
 
     @override
     def shares(self) -> dict[str, Tensor]:
@@ -306,18 +308,16 @@ class SealedProgram(Program):
         targets, row_weights = self._targets
         passed = self.network.forward(self.learned, wanted, self._left_after(taken))
         error = class_probabilities(machine, passed.logits) - targets[wanted]
-        if row_weights is not None:
-            error = multiply_open(machine, error, row_weights[wanted])
-        rate = self._rates[trial]
-        bits = max(self._scale, _LEAST_BITS)
-        for place, gradient in enumerate(self.network.backward(self.learned, passed, error)):
-            self._update(place, gradient.scaled(2.0**-self._scale, bits), rate)
+        counts = None if row_weights is None else row_weights[wanted]
+        self._update(self.network.backward(self.learned, passed, error, counts))
         self._weights, self._left = None if self.network.sums_rows else self.learned, self._left_after(taken + 1)
+        self.taken = None
+        self._test_ranges(updated=True)
         if plan.is_kept(number + 1):
             _ = self.weights  # made now, for whoever keeps them sends nothing
-        if number + 1 == plan.steps:
-            self.network.finish(self.weights)
-        self.outside, self.taken = machine.open(self._failed_tests(updated=True)), None
+            if number + 1 == plan.steps:
+                self.network.finish(self.weights)
+            self.outside = machine.open(self._failed_tests())
 
     def _left_after(self, taken: int) -> float:
         """The factor c of the initial weights that weight decay leaves after ``taken`` steps of a trial."""
@@ -334,25 +334,29 @@ class SealedProgram(Program):
         start = min(number * rows % total, total - rows)
         return slice(start, start + rows)
 
-    def _update(self, place: int, gradient: Summands, rate: int) -> None:
-        """SGD step on weight ``place``: v ← μ·v + gradient + decay·W, opened; W ← W − rate·2^−k·v, which is linear."""
-        machine, plan = self._machine, self._context.plan
-        velocity, weight, bits = self.velocities[place], self.learned[place], gradient.bits
-        if velocity is not None:
-            gradient = gradient + machine.split(velocity).scaled(plan.momentum, bits - velocity.bits)
-        if self._weight_decay:
-            decayed = machine.split(weight).scaled(self._weight_decay, bits - weight.bits)
-            gradient = gradient + decayed
-        velocity = machine.open(gradient, bits - self._velocity_bits)
-        self.velocities[place] = velocity
-        self.learned[place] = weight - velocity.halved(self._halvings).times(rate)
+    def _update(self, gradients: Sequence[Summands]) -> None:
+        """SGD step: v ← μ·v + gradient + decay·W, opened; W ← W − rate·2^−k·v, which is linear.
 
-    def _failed_tests(self, *, updated: bool = False) -> Summands:
-        """Test ranges of what was opened since the last call, and return the count of all failed tests: [1].
-
-        ``updated``: also test the new weights and velocities.
+        ``gradients`` are summed over rows, of every weight. All velocities are opened together.
         """
-        machine, watched = self._machine, self.network.watched
+        machine, plan, rate = self._machine, self._context.plan, self._rates[self.trial]
+        moved = []
+        for gradient, velocity, weight in zip(gradients, self.velocities, self.learned, strict=True):
+            found = gradient.scaled(2.0**-self._scale, max(self._scale, _LEAST_BITS))
+            if velocity is not None:
+                found += machine.split(velocity).scaled(plan.momentum, found.bits - velocity.bits)
+            if self._weight_decay:
+                found += machine.split(weight).scaled(self._weight_decay, found.bits - weight.bits)
+            moved.append(found)
+        opened = machine.open(in_a_row(moved), moved[0].bits - self._velocity_bits)
+        velocities = apart(opened, [weight.shape for weight in self.learned])
+        moves = [velocity.halved(self._halvings).times(rate) for velocity in velocities]
+        self.learned = [weight - move for weight, move in zip(self.learned, moves, strict=True)]
+        self.velocities = [*velocities]
+
+    def _test_ranges(self, *, updated: bool = False) -> None:
+        """Note range tests of what was opened since the last call, and if ``updated`` of weights and velocities."""
+        watched = self.network.watched
         tests = [range_tests(wire, self._context.sizes.most_opened) for wire in watched]
         tests += [range_tests(weight, MOST_WEIGHT) for weight in self._untested]
         watched.clear()
@@ -362,7 +366,14 @@ class SealedProgram(Program):
             most = 1 << min(12, 22 - max(self._scale, _LEAST_BITS))
             tests += [range_tests(velocity, most) for velocity in self.velocities if velocity is not None]
             tests += [range_tests(weight, MOST_WEIGHT) for weight in self.learned]
-        failed = machine.value(~machine.negative(concatenate(tests)))
+        self._tests += tests
+
+    def _failed_tests(self) -> Summands:
+        """Make all tests that were noted, and return the count of all that failed so far: [1]."""
+        self._test_ranges()
+        machine = self._machine
+        failed = machine.value(~machine.negative(concatenate(self._tests)))
+        self._tests.clear()
         return failed.map(lambda part: part.sum(0, keepdim=True)) + machine.split(self.outside)
 
     def check_range(self, outside: Wire) -> None:

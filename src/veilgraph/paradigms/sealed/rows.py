@@ -64,6 +64,9 @@ VOTES: Final = Revelation[SealedJob]("noisy-votes", "The label holder learns, of
 RECORD_SCORES: Final = Revelation[SealedJob]("record-scores", "The label holder learns, of every common node that it "
     "does not train on, a score of every class from all other holders' columns of it, by weights that nobody sees.",
     lambda job: "privacy.unit=training-record", _other_holders)
+NODE_BITS: Final = Revelation[SealedJob]("node-bits", "The label holder learns, of every common node that it does not "
+    "train on, a noisy bit from each other holder: which of two classes that holder's columns speak for.",
+    lambda job: "privacy.unit=node", _other_holders)
 CLASSES_ONLY: Final = Condition[SealedJob]("`output: classes`", lambda job: job.output == "classes")
 SCORED: Final = Condition[SealedJob]("`select_by: accuracy` or `auc`", lambda job: job.train.select_by != "last")
 WITH_MARGINS: Final = Condition[SealedJob]("`output: margins`", lambda job: job.output == "margins")
@@ -75,8 +78,10 @@ DEALT: Final = Condition[SealedJob]("`trust: dealer`", lambda job: job.trust == 
 BY_HOLDER: Final = DEALT.otherwise("`trust: majority`")
 CHECKED: Final = Condition[SealedJob]("`dealer_checks`", lambda job: job.dealer_checks > 0)
 NOISED: Final = Condition[SealedJob]("`privacy.unit: edge`", lambda job: job.votes is not None)
-RECORDS: Final = Condition[SealedJob]("`privacy.unit: training-record`", lambda job: job.records is not None)
-TRAINED: Final = RECORDS.otherwise("not `privacy.unit: training-record`")
+RECORDS: Final = Condition[SealedJob]("`privacy.unit: training-record`",
+    lambda job: job.records is not None and job.bits is None)
+BITS: Final = Condition[SealedJob]("`privacy.unit: node`", lambda job: job.bits is not None)
+TRAINED: Final = Condition[SealedJob]("not `privacy.unit: training-record` or `node`", lambda job: job.records is None)
 RELEASES: Final = Condition[SealedJob]("`release: holders`", lambda job: job.release == "holders")
 TO_LABEL_HOLDER: Final = Route[SealedJob](
     "holder", "label holder", lambda job, _, receiver: receiver == job.data.label_party
@@ -126,6 +131,11 @@ _SCORED: Final = (
     "Opens scores to the receiver, 0 at its training nodes: ε bounds what it can infer of one training node's columns "
     "at the sender, even with all other holders, and is paid for once in the sender's ledger, before the first scores. "
     "It is not about the nodes that are scored."
+)
+_BITS: Final = (
+    "Opens flipped bits to the receiver, 0 at its training nodes: ε bounds what it can infer of one node's columns at "
+    "the sender, even with all other holders, and is paid for once in the sender's ledger, before the first bits. The "
+    "same bits are opened in every prediction of the run."
 )
 _OWN: Final = "Opens these weights to the receiver, and nothing else: the mask is drawn anew for them."
 _RANGE: Final = (
@@ -211,6 +221,8 @@ ROWS: Final[tuple[MessageSpec[SealedJob], ...]] = (
         (NOISED,), forms=(WireFormat("k, 0", "int64 [N or named, C]", "inference"),), paid=True),
     MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER, "shares of the mask of scores by hidden weights", "share", _SCORED,
         (RECORD_SCORES,), (RECORDS,), forms=(WireFormat("k, 0", "int64 [N, C], of two classes [N, 1]", "inference"),)),
+    MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER, "shares of the mask of noisy bits of all holders but the receiver",
+        "share", _BITS, (NODE_BITS,), (BITS,), forms=(WireFormat("k, 0", "int64 [N, P − 1]", "inference"),), paid=True),
     MessageSpec(Kind.MASK_SHARE, TO_HOLDER, "shares of the mask of the weights of the receiver's own columns", "share",
         _OWN, (RELEASED,), (RELEASES,), forms=(WireFormat("k, 0", "int64 [own columns, d]", "end of training"),)),
     MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER,

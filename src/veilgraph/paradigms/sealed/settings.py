@@ -13,7 +13,7 @@ from veilgraph.core.text import listed
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.settings import OF_WORDS
 from veilgraph.privacy.event import Neighbours
-from veilgraph.privacy.settings import PrivacySettings, fitting_delta
+from veilgraph.privacy.settings import DeltaSettings, PrivacySettings
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Outcome, Passes, TrainSettings, job_of
 from veilgraph.protocol.preset import Choice, JobContent
 
@@ -25,6 +25,7 @@ LARGEST_WEIGHTED: Final = 1 << 16  # times numbers opened there, 2^12, it is 2^2
 _OWN_ROW: Final = "ε is of one record, which no other row may scale"
 _FEWEST_TO_TRUST: Final = 3
 """Holders of a job of which one deals: the bits that two others send each other are masked against each of them."""
+_MOST_DELTA_OF_BITS: Final = 1e-5  # a tenth of the usual limits.max_delta, as the ledger for life counts
 _MOST_HALVINGS: Final = 8  # A learning rate is a whole number divided by at most 2^8
 
 
@@ -106,7 +107,7 @@ def exact_rates(rates: Sequence[float]) -> tuple[tuple[int, ...], int]:
 class SealedPrivacySettings(PrivacySettings):
     """Noise of a sealed job; the ``unit`` says which."""
 
-    unit: Literal["edge", "training-record"]
+    unit: Literal["edge", "training-record", "node"]
 
 
 class VotePrivacySettings(SealedPrivacySettings):
@@ -120,29 +121,43 @@ class VotePrivacySettings(SealedPrivacySettings):
     """
 
 
-class RecordPrivacySettings(SealedPrivacySettings):
-    """Gaussian noise on sums over training nodes, of which hidden weights are made: ``records.rows`` has the proof."""
+class WeightPrivacySettings(SealedPrivacySettings, DeltaSettings):
+    """Gaussian noise on sums over training nodes, of which hidden weights are made."""
 
-    unit: Literal["training-record"]
-    """what ε protects: all columns that a holder has of one training node, there or zero"""
-    epsilon_total: float = Field(ge=0.05, allow_inf_nan=False)
-    """ε of a holder's releases in the job"""
-    delta: float | None = Field(None, gt=0, lt=1)
-    """δ of that ε; null: the largest power of ten that is at most 1/(10·N) of N common nodes, and at most 1e-4"""
+    canaries: int = Field(0, ge=0)
+    """nodes of each other holder with columns that are made up, so that an audit can hold the run against its ledger;
+    what is predicted is worthless
+    """
 
     @property
     @override
     def relation(self) -> Neighbours:
         return "zero-out"
 
-    @property
-    @override
-    def stated_delta(self) -> float | None:
-        return self.delta
+
+class RecordPrivacySettings(WeightPrivacySettings):
+    """That noise alone: scores of other nodes are opened as they are. ``records.rows`` has the proof."""
+
+    unit: Literal["training-record"]
+    """what ε protects: all columns that a holder has of one training node, there or zero"""
+    epsilon_total: float = Field(ge=0.05, allow_inf_nan=False)
+    """ε of a holder's releases in the job"""
+
+
+class NodePrivacySettings(WeightPrivacySettings):
+    """That noise, and randomised response on one bit of every other node: ``records.bits`` has the proof."""
+
+    unit: Literal["node"]
+    """what ε protects: all columns that a holder has of one common node, there or zero"""
+    epsilon_total: float = Field(ge=0.5, allow_inf_nan=False)
+    """ε of a holder's releases in the job; below 0.5 a bit says next to nothing"""
+    delta: float | None = Field(None, gt=0, lt=1)
+    """δ of every ε; null: the largest power of ten that is at most 1/(10·N), of N common nodes, and at most 1e-5"""
 
     @override
     def delta_of(self, nodes: int | None) -> float:
-        return fitting_delta(nodes) if self.delta is None else self.delta
+        """δ for so many common nodes, small enough for several jobs, whose δ add up (``EitherEvent``)."""
+        return min(super().delta_of(nodes), _MOST_DELTA_OF_BITS) if self.delta is None else self.delta
 
 
 def _read_privacy(said: Mapping[str, object]) -> SealedPrivacySettings:
@@ -150,6 +165,7 @@ def _read_privacy(said: Mapping[str, object]) -> SealedPrivacySettings:
     kinds: dict[object, type[SealedPrivacySettings]] = {
         "edge": VotePrivacySettings,
         "training-record": RecordPrivacySettings,
+        "node": NodePrivacySettings,
     }
     return kinds.get(str(said.get("unit")), SealedPrivacySettings).model_validate(said)
 
@@ -185,15 +201,18 @@ class SealedJob(JobSettings):
     holders or more: the last of them that is not the label holder deals, and reads everything together with another
     """
 
-    privacy: Annotated[VotePrivacySettings | RecordPrivacySettings | None, read_by(_read_privacy)] = None
+    privacy: Annotated[
+        VotePrivacySettings | NodePrivacySettings | RecordPrivacySettings | None, read_by(_read_privacy)
+    ] = None
     """null: no noise; unit edge: of other holders' edges nothing is used but votes with noise; unit training-record:
-    nothing is trained but hidden weights of their columns, sums over training nodes with noise
+    nothing is trained but hidden weights of their columns, sums over training nodes with noise; unit node: likewise,
+    and each opens one bit of every other node, by randomised response
     """
 
     @classmethod
     def choices(cls, said: JobContent) -> Iterable[Choice]:
         """Preset choices that suit a sealed job; data sets of words keep features that are not standardised."""
-        if said.get("privacy.unit") == "training-record":
+        if said.get("privacy.unit") in ("training-record", "node"):
             yield Choice("output", "margins", "the label holder weighs scores", needed=True)
             yield Choice("train.select_by", "last", "nothing is told of how steps do", needed=True)
             yield Choice("train.epochs", 1, "there is one sum, and no step", needed=True)
@@ -253,8 +272,8 @@ class SealedJob(JobSettings):
     def _check_privacy(self) -> None:
         if isinstance(self.privacy, VotePrivacySettings):
             _check_private(self, self.privacy)
-        if isinstance(self.privacy, RecordPrivacySettings):
-            _check_records(self)
+        if isinstance(self.privacy, WeightPrivacySettings):
+            _check_records(self, self.privacy.unit)
 
     @property
     def votes(self) -> VotePrivacySettings | None:
@@ -262,9 +281,14 @@ class SealedJob(JobSettings):
         return self.privacy if isinstance(self.privacy, VotePrivacySettings) else None
 
     @property
-    def records(self) -> RecordPrivacySettings | None:
-        """Privacy of unit ``training-record``; None where the job has another, or none."""
-        return self.privacy if isinstance(self.privacy, RecordPrivacySettings) else None
+    def records(self) -> WeightPrivacySettings | None:
+        """Privacy of unit ``training-record`` or ``node``; None where the job has another, or none."""
+        return self.privacy if isinstance(self.privacy, WeightPrivacySettings) else None
+
+    @property
+    def bits(self) -> NodePrivacySettings | None:
+        """Privacy of unit ``node``; None where the job has another, or none."""
+        return self.privacy if isinstance(self.privacy, NodePrivacySettings) else None
 
     @property
     def dealing_party(self) -> PartyId:
@@ -307,9 +331,9 @@ class SealedJob(JobSettings):
 
     @property
     def noise(self) -> NoiseFacts:
-        if self.votes is None:
-            return NoiseFacts()
-        return NoiseFacts(counts_votes=True, canaries=self.votes.canaries)
+        if self.records is not None:
+            return NoiseFacts(sums_records=True, canaries=self.records.canaries)
+        return NoiseFacts() if self.votes is None else NoiseFacts(counts_votes=True, canaries=self.votes.canaries)
 
     @property
     def outcome(self) -> Outcome:
@@ -367,7 +391,7 @@ def _check_private(job: SealedJob, privacy: VotePrivacySettings) -> None:
         )
 
 
-def _check_records(job: SealedJob) -> None:
+def _check_records(job: SealedJob, unit: str) -> None:
     """Refuse, with ``ValueError``, settings that hidden weights of records cannot honour."""
     usual, why = SealedTrainSettings(), "no step is made, and the label holder fits its own model at home"
     steps = ("learning_rate", "weight_decay", "momentum", "batch_size", "evaluate_every")
@@ -384,10 +408,10 @@ def _check_records(job: SealedJob) -> None:
     for name, value, needed, reason in rules:
         if value != needed:
             raise ValueError(
-                f"{name}={value!r} with privacy.unit=training-record: {reason}; leave it out, or set it to {needed!r}"
+                f"{name}={value!r} with privacy.unit={unit}: {reason}; leave it out, or set it to {needed!r}"
             )
     if job.data.feature_scaling == "standard":
         raise ValueError(
-            "data.feature_scaling=standard with privacy.unit=training-record: means and deviations of all rows tell of "
-            "one record, which no noise covers; set it to none, row or length, and declare ranges in the party files"
+            f"data.feature_scaling=standard with privacy.unit={unit}: means and deviations of all rows tell of one "
+            "record, which no noise covers; set it to none, row or length, and declare ranges in the party files"
         )

@@ -28,7 +28,8 @@ from veilgraph.paradigms.sealed.inputs import (
 )
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
-from veilgraph.paradigms.sealed.records.home import Home, with_residuals
+from veilgraph.paradigms.sealed.programs import program_of
+from veilgraph.paradigms.sealed.records.home import Home, check_classes_of_bits, with_residuals
 from veilgraph.paradigms.sealed.records.program import RecordProgram
 from veilgraph.paradigms.sealed.records.rows import outputs_of
 from veilgraph.paradigms.sealed.settings import SealedJob
@@ -57,6 +58,7 @@ def twin_context(
     if classes is None:
         assert labelled.labels is not None
         classes = int(labelled.labels.max()) + 1
+    check_classes_of_bits(job, label_party, classes)
     own = with_scores(data[label_party], whole, job, examples or examples_of(job, whole), classes)
     own = replace(own, asked=asked)
     if trains:
@@ -102,9 +104,10 @@ def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None
 def record_twin(
     job: SealedJob, graphs: Sequence[PartyGraph], source: Callable[[PartyId], SecretSource] = lambda _: system_secrets
 ) -> RecordProgram:
-    """Compute the noisy sums of the twin of a job with noise on records, ready to predict."""
+    """Compute the noisy sums, or bits, of the twin of a job with noise on records, ready to predict."""
     context, data = twin_context(job, graphs)
-    program = RecordProgram(PlainMachine(list(data)), context, source)
+    program = program_of(PlainMachine(list(data)), context, source)
+    assert isinstance(program, RecordProgram)
     program.enter(trains=True)
     program.begin()
     program.step(0)

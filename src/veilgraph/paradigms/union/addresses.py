@@ -10,16 +10,12 @@ rows without a node. It learns which ends of its edges are nodes of the union, a
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from numpy.typing import NDArray
 from torch import Tensor
 
 from veilgraph.core.errors import ProtocolError
@@ -28,17 +24,24 @@ from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.sealed.permutations import shuffled
-from veilgraph.paradigms.horizontal.node_lists import HASH_BYTES, keyed_hashes
+from veilgraph.paradigms.horizontal.node_lists import HASH_BYTES
 from veilgraph.paradigms.sealed.inputs import edges_once, padded
 from veilgraph.paradigms.sealed.plan import Block
+from veilgraph.paradigms.union.edge_lists import (
+    Hashes,
+    find_hashes,
+    is_node_of,
+    listed_edges,
+    name_hashes,
+    node_names,
+    receive_hashes,
+    send_hashes,
+)
 from veilgraph.paradigms.union.inputs import NOWHERE, Places, joins_holders
 
 _WORD_BYTES: Final = 8
 LISTED_BYTES: Final = HASH_BYTES + _WORD_BYTES  # of an edge, or of a row, in what two holders send each other
-_AT_ONCE: Final = 1 << 16  # edges that are hashed at a time, so that what is computed on the way stays in the cache
-Hashes: TypeAlias = NDArray[np.void]
-_HASH: Final = np.dtype((np.void, HASH_BYTES))
-_EDGES, _ROWS = Tag(Kind.NODE_LIST), Tag(Kind.NODE_PLACES)
+_ROWS: Final = Tag(Kind.NODE_PLACES)
 
 log = logging.getLogger("veilgraph")
 
@@ -48,16 +51,6 @@ def draw_rows(nodes: int, block: Block, secrets: SecretSource) -> Tensor:
     numbers = torch.frombuffer(bytearray(secrets(_WORD_BYTES * block.size)), dtype=torch.int64)
     drawn: Tensor = block.rows.start + shuffled(numbers)[:nodes]
     return drawn
-
-
-@dataclass(frozen=True)
-class _Edges:
-    """A holder's edges to nodes of one other holder, sorted by their hashes."""
-
-    ends: Tensor  # int64 [2, E], nodes of this holder's graph
-    hashes: Hashes  # [E]
-    own: Tensor  # int64 [E], the end that is this holder's node
-    other: Tensor  # int64 [E], the end that is the other holder's node
 
 
 def exchange_rows(
@@ -75,8 +68,8 @@ def exchange_rows(
     Raises ``ProtocolError``: another sent a row outside its block, or two different rows for one node.
     """
     own, block, others = graph.common, blocks[link.party], [holder for holder in blocks if holder != link.party]
-    names = [f"{link.party}/{text}".encode() for text in ids[:own]] + [text.encode() for text in ids[own:]]
-    nodes = keyed_hashes(session.encode(), names, 2 * HASH_BYTES).numpy().view(_HASH)
+    names = node_names(graph, ids)
+    nodes = name_hashes(names, session)
     if not own:
         return _network_places(link, graph, names, nodes[:, 0], blocks)
     drawn = draw_rows(block.size, block, secrets)
@@ -86,7 +79,7 @@ def exchange_rows(
             _send_rows(link, other, nodes[:own, 0], rows[:own], drawn[own:], secrets)
             return Places(rows, block, own, torch.empty((2, 0), dtype=torch.int64))
     edges, lost = edges_once(graph.edge_index), [torch.empty((2, 0), dtype=torch.int64)]
-    shared = {other: _edges_to(edges, own, names, nodes, other, session) for other in others}
+    shared = {other: listed_edges(edges, own, names, nodes, other, session) for other in others}
     for other, mine in shared.items():
         more = padded(len(mine.hashes)) - len(mine.hashes)
         numbers = np.frombuffer(secrets(_WORD_BYTES * more), np.uint64) % np.uint64(block.size)
@@ -106,22 +99,6 @@ def exchange_rows(
     return Places(rows, block, own, torch.cat(lost, 1))
 
 
-def _edges_to(edges: Tensor, own: int, names: Sequence[bytes], nodes: Hashes, other: PartyId, session: str) -> _Edges:
-    """Select the edges with an end at another holder's node, and sort them by their hashes."""
-    is_other = torch.cat([torch.zeros(own, dtype=torch.bool), _is_node_of(other, names[own:])])
-    ends = edges[:, is_other[edges].any(0)]
-    hashes = edge_hashes(ends, nodes, session)
-    order = np.argsort(hashes.view(">u8")[::2].astype(np.uint64))  # by the first halves: many times faster
-    ends = ends[:, torch.from_numpy(order)]
-    comes = is_other[ends[0]]
-    return _Edges(ends, hashes[order], torch.where(comes, ends[1], ends[0]), torch.where(comes, ends[0], ends[1]))
-
-
-def _is_node_of(holder: PartyId, names: Sequence[bytes]) -> Tensor:
-    start = f"{holder}/".encode()
-    return torch.tensor([name.startswith(start) for name in names], dtype=torch.bool)
-
-
 def _network_places(
     link: Link, graph: PartyGraph, names: Sequence[bytes], hashes: Hashes, blocks: Mapping[PartyId, Block]
 ) -> Places:
@@ -132,7 +109,7 @@ def _network_places(
             told, at = _receive_rows(link, holder, block)
             if not torch.equal(at.sort().values, torch.arange(block.rows.start, block.rows.stop)):
                 raise _invalid_rows(holder, block)
-            theirs = _is_node_of(holder, names)
+            theirs = is_node_of(holder, names)
             rows[theirs] = _rows_of(hashes[theirs.numpy()], told, at)
     edges = edges_once(graph.edge_index)
     lost = edges[:, ~joins_holders(edges, rows, blocks)]
@@ -149,50 +126,25 @@ def _network_places(
     return Places(rows, blocks[link.party], 0, lost)
 
 
-def edge_hashes(ends: Tensor, nodes: Hashes, session: str) -> Hashes:
-    """Return AES(x) XOR x of each directed edge, with x = S(source) XOR T(target): [E], of ``ends`` int64 [2, E].
-
-    ``nodes`` are the hashes S and T of every name, [n, 2]. AES under a key that all parties know stands for a random
-    permutation: only who guesses both names finds x. Were the hash x itself, two edges of one unknown node would show
-    which other ends they have. Source: Guo, Katz, Wang, Yu, Efficient and Secure Multiparty Computation from Fixed-Key
-    Block Ciphers, 2020 (MMO).
-    """
-    words, found = nodes.view(np.uint64).reshape(-1, 2, 2), np.empty((ends.shape[1], 2), np.uint64)
-    cipher = Cipher(algorithms.AES256(hashlib.sha256(session.encode()).digest()), modes.ECB())  # noqa: S305
-    permute = cipher.encryptor().update
-    for at in range(0, len(found), _AT_ONCE):
-        source, target = ends[:, at : at + _AT_ONCE].numpy()
-        x = words[source, 0] ^ words[target, 1]
-        found[at : at + _AT_ONCE] = np.frombuffer(permute(x.tobytes()), np.uint64).reshape(-1, 2) ^ x
-    return found.view(_HASH)[:, 0]
-
-
 def _rows_of(hashes: Hashes, listed: Hashes, rows: Tensor) -> Tensor:
     """Find each of n hashes among ``listed`` hashes with their ``rows``: int64 [n], ``NOWHERE`` if not listed."""
-    if not len(listed):
-        return torch.full((len(hashes),), NOWHERE)
-    order = np.argsort(listed, kind="stable")
-    listed = listed[order]
-    place = np.searchsorted(listed, hashes).clip(max=len(listed) - 1)
-    found = rows[torch.from_numpy(order[place])]
-    return torch.where(torch.from_numpy(listed[place] == hashes), found, NOWHERE)
+    place = torch.from_numpy(find_hashes(hashes, listed))
+    return torch.where(place >= 0, torch.cat([rows, rows.new_tensor([NOWHERE])])[place], NOWHERE)
 
 
 def _send_rows(link: Link, peer: PartyId, hashes: Hashes, rows: Tensor, padding: Tensor, secrets: SecretSource) -> None:
     """Send hashes and their rows to another holder, mixed with padding rows under random hashes, sorted by hash."""
-    told = np.concatenate([hashes, np.frombuffer(secrets(HASH_BYTES * len(padding)), _HASH)])
-    order = np.argsort(told, kind="stable")
-    link.send(peer, _EDGES, torch.from_numpy(told[order].view(np.uint8).reshape(-1, HASH_BYTES)))
-    link.send(peer, _ROWS, torch.cat([rows, padding])[torch.from_numpy(order)])
+    order = send_hashes(link, peer, hashes, len(padding), secrets)
+    link.send(peer, _ROWS, torch.cat([rows, padding])[order])
 
 
 def _receive_rows(link: Link, other: PartyId, block: Block) -> tuple[Hashes, Tensor]:
     """Receive another holder's hashes and rows, [n] each; ``ProtocolError`` where a row is outside its block."""
-    told = receive_as(link, other, _EDGES, (None, HASH_BYTES), torch.uint8)
+    told = receive_hashes(link, other)
     at = receive_as(link, other, _ROWS, (len(told),), torch.int64)
     if bool(((at < block.rows.start) | (at >= block.rows.stop)).any()):
         raise _invalid_rows(other, block)
-    return told.contiguous().numpy().view(_HASH)[:, 0], at
+    return told, at
 
 
 def _invalid_rows(other: PartyId, block: Block) -> ProtocolError:

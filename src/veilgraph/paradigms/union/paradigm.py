@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 from typing_extensions import override
 
@@ -20,11 +20,13 @@ from veilgraph.link.mailbox import SLACK_BYTES
 from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.functions import MOST_CLASSES
 from veilgraph.paradigms.horizontal.paradigm import SameColumnsData, SameColumnsPrivacy, SameColumnsSessions
+from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.inputs import padded, plan_of, stated_neighbours
-from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES, SealedWords, costs_of, network_words
+from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES
 from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Context, is_apart
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE
 from veilgraph.paradigms.sealed.trust import PART, dealing
+from veilgraph.paradigms.sealed.words import SealedWords, network_words
 from veilgraph.paradigms.union.addresses import LISTED_BYTES
 from veilgraph.paradigms.union.inputs import blocks_of, network_of, scale_own, union_sizes
 from veilgraph.paradigms.union.roles import UnionDealer, UnionHolder, UnionNetwork
@@ -34,7 +36,7 @@ from veilgraph.paradigms.union.twin import alone, one_graph, pooled
 from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.costs import Costs, PartySizes, Stage, size_of
-from veilgraph.protocol.job import InputRules
+from veilgraph.protocol.job import InputRules, JobSettings
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import Role, RoleContext
@@ -42,26 +44,33 @@ from veilgraph.protocol.role import Role, RoleContext
 _LIKELY: Final = 8190  # edges of a node, where tables do not say
 
 
-class _UnionData(SameColumnsData[UnionJob]):
+J = TypeVar("J", bound=JobSettings)
+
+
+class JoinedData(SameColumnsData[J]):
+    """Loading and checks of graphs whose edges may join own nodes with other holders', behind the own ones."""
+
     @override
-    def load(self, job: UnionJob) -> Inputs:
-        """Load saved graphs, or a data set divided by holder, with a graph of edges only for ``job.across``."""
+    def load(self, job: J) -> Inputs:
+        """Load saved graphs, or a data set divided by holder, with a graph of edges only for ``inputs.across``."""
+        across = job.inputs.across
         if job.data.graphs is not None:
             whole = load_named_graphs(job.data)
         else:
-            found = load_at_home(job.data.model_copy(update={"holders": job.owners}), job.seed)
-            made = [] if job.across is None else [network_of(job.across, found)]
+            owners = tuple(name for name in job.data.names if name != across)
+            found = load_at_home(job.data.model_copy(update={"holders": owners}), job.seed)
+            made = [] if across is None else [network_of(across, found)]
             whole = sorted([*found, *made], key=lambda part: job.data.names.index(part[0].party))
         return self.accept(job, [graph for graph, _ in whole], {graph.party: each for graph, each in whole})
 
     @override
-    def label_party(self, job: UnionJob, graphs: Sequence[PartyGraph]) -> PartyId:
+    def label_party(self, job: J, graphs: Sequence[PartyGraph]) -> PartyId:
         super().label_party(job, graphs)
         labelled = [graph.party for graph in graphs if graph.labels is not None]
         return self.labels_at(job, [graph.party for graph in graphs], labelled)
 
     @override
-    def labels_at(self, job: UnionJob, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
+    def labels_at(self, job: J, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
         return job.data.label_holder or next(iter(labelled), holders[0])
 
     @staticmethod
@@ -70,18 +79,19 @@ class _UnionData(SameColumnsData[UnionJob]):
         """Check nothing: a union's graphs may have other holders' nodes behind their own."""
 
     @override
-    def accept(self, job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
+    def accept(self, job: J, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
         """Scale own nodes' features together; nodes behind a graph's own are others', and need ids ``holder/id``.
 
         Raises ``DataError``: such an id names no holder, or ``across`` is not the one holder without nodes.
         """
+        across = job.inputs.across
         for graph in graphs:
-            if (graph.common == 0) != (graph.party == job.across):
+            if (graph.common == 0) != (graph.party == across):
                 raise DataError(
                     f"party {graph.party!r}: num_common: it has {graph.common:,} nodes of its own, and across="
-                    f"{job.across or 'null'} names the one holder that has none; set across to that holder, or null",
+                    f"{across or 'null'} names the one holder that has none; set across to that holder, or null",
                     key="across",
-                    value=job.across,
+                    value=across,
                     party=graph.party,
                 )
             for text in ids[graph.party][graph.common :]:
@@ -238,7 +248,7 @@ class _UnionWords(SealedWords[UnionJob]):
 UNION: Final = seam.Paradigm[UnionJob](
     title="union: everybody's own nodes, and edges between them",
     rows=ROWS,
-    data=_UnionData(),
+    data=JoinedData(),
     session=_UnionSessions(),
     privacy=_UnionPrivacy(),
     guarantee=_UnionGuarantee(),

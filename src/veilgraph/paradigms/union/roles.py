@@ -14,8 +14,10 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.horizontal.roles import joint_and_alone_scores
 from veilgraph.paradigms.sealed.inputs import max_degree_of, padded, plan_of, stated_neighbours
+from veilgraph.paradigms.sealed.label_holder import SealedLabelHolder
+from veilgraph.paradigms.sealed.named_nodes import check_learning
 from veilgraph.paradigms.sealed.plan import OwnData, Sizes
-from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder, SealedRole, check_learning
+from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedRole
 from veilgraph.paradigms.union.addresses import exchange_rows
 from veilgraph.paradigms.union.inputs import (
     Places,

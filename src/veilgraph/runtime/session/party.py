@@ -259,7 +259,10 @@ def _with_publisher(part: SessionSpec, aligned: Aligned) -> Iterator[tuple[Align
         aligned = replace(aligned, graph=graph)
     lasting = None
     if part.lifetime is not None and aligned.graph is not None:
-        lasting = LifetimeAccount(part.lifetime, aligned.ids if part.place is None else part.place.ids)
+        ids = aligned.ids if part.place is None else part.place.ids
+        if ids is not None and settings.inputs.joins_others:
+            ids = ids[: aligned.graph.common]  # others' nodes are nobody of its own
+        lasting = LifetimeAccount(part.lifetime, ids)
     with publisher_of(
         store, settings, aligned.graph, part.limit, begun=begun, alignment=aligned.identity, lasting=lasting
     ) as publisher:

@@ -27,9 +27,9 @@ from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import LifetimeCache, ReleaseCache, RunCache
 from veilgraph.privacy.settings import LabelPrivacySettings
 from veilgraph.protocol.canaries import canaries_in_data
-from veilgraph.protocol.job import JobSettings, perturbed_splits, perturbing
+from veilgraph.protocol.job import JobSettings, perturbing
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.releases import RELEASE, depends_on, nodes_perturbed
+from veilgraph.protocol.releases import RELEASE, depends_on, labels_perturbed
 from veilgraph.runtime.store import LEDGER
 from veilgraph.runtime.store.run_directory import PartyStore
 
@@ -95,15 +95,15 @@ class _SessionLedgers(HolderLedgers):
     def _label_publisher(self, private: LabelPrivacySettings) -> Publisher:
         """The publisher of perturbed labels; ``DataError``: the number of classes is not known."""
         common = self.graph.common_part()
-        nodes = nodes_perturbed(common, perturbed_splits(self.settings))
         if common.labels is None or common.num_classes is None:
             raise DataError(
                 f"party {common.party!r}: num_classes: label_privacy needs to know how many classes there are"
             )
+        nodes, labels = labels_perturbed(self.settings, common)
         response = LabelResponse(private.epsilon, common.num_classes)
         ledger = self._open_ledger(_NO_DELTA, None, self.account(None), expected=self._has_trained)
         cache = self._open_cache(ledger, self._row_keys[nodes.numpy()], nodes=nodes)
-        return LabelPublisher(response, common.labels[nodes], ledger, system_secrets, cache)
+        return LabelPublisher(response, labels, ledger, system_secrets, cache, self.settings.noise.others_label)
 
     @override
     def ledger(

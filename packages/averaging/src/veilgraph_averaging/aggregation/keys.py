@@ -20,7 +20,7 @@ from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, derive_key
 from veilgraph.core.types import Kind, Link, PartyId, Tag
-from veilgraph.link.collectives import exchange
+from veilgraph.link.collectives import exchange, gather
 from veilgraph.mpc.mask import derive_shared_key
 from veilgraph_averaging.aggregation import shamir
 
@@ -71,11 +71,43 @@ def _framed(what: str, party: PartyId, content: bytes) -> bytes:
     return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
 
+class PairSecrets:
+    """What one holder shares with each holder in a session: 32 bytes, told past the server, of a holder itself its own.
+
+    All keys of a round depend on them and on X25519. So a server that keeps what it passed on, and breaks X25519 later
+    with a quantum computer, opens nothing: the holders' own channels stand against that (``link.channel``).
+    """
+
+    def __init__(self, secrets: Mapping[PartyId, bytes]) -> None:
+        self._secrets = secrets
+
+    @classmethod
+    def agree(cls, link: Link, holders: Sequence[PartyId], secrets: SecretSource, *, round_: int) -> PairSecrets:
+        """Send each other holder a half of the pair's secret directly, and take its half; errors as ``exchange``.
+
+        ``round_``, of the messages' tags, must differ between calls of a session.
+        """
+        peers, tag = [each for each in holders if each != link.party], Tag(Kind.KEY, 0, round_)
+        halves = {holder: secrets(SEED_BYTES) for holder in holders}
+        for peer in peers:
+            link.send(peer, tag, torch.frombuffer(bytearray(halves[peer]), dtype=torch.uint8))
+        found = {link.party: derive_key(halves[link.party], "own")}
+        for peer, half in gather(link, peers, tag, (SEED_BYTES,), torch.uint8).items():
+            both = sorted([(link.party, halves[peer]), (peer, half.numpy().tobytes())])
+            found[peer] = derive_key(b"".join(each for _, each in both), "pair")
+        return cls(found)
+
+    def key(self, peer: PartyId, purpose: str) -> bytes:
+        """Derive what this holder and ``peer`` alone have for a purpose: KEY_BYTES."""
+        return derive_key(self._secrets[peer], purpose)
+
+
 KEY_BYTES: Final = 32
 # two public keys, what the own mask is held to, and the signature of these
 OFFER_BYTES: Final = 3 * KEY_BYTES + SIGNATURE_BYTES
 PAIR_BYTES: Final = 2 * shamir.ELEMENT_BYTES  # a share of the mask key and one of the own mask
 SEALED_BYTES: Final = PAIR_BYTES + 16  # with AES-GCM's tag
+SHARED_BYTES: Final = SEALED_BYTES + KEY_BYTES  # and, for the server alone, the pair's key under a pad
 _NO_NONCE: Final = bytes(12)  # every key seals one message
 
 
@@ -159,8 +191,8 @@ def commitment(own_mask: int) -> bytes:
 class Sealing:
     """Encrypts a holder's shares for one other holder, and decrypts others' for it, with its private key of a round."""
 
-    def __init__(self, round_: Round, own: PartyId, private: X25519PrivateKey) -> None:
-        self._round, self._own, self._private = round_, own, private
+    def __init__(self, round_: Round, own: PartyId, private: X25519PrivateKey, pairs: PairSecrets) -> None:
+        self._round, self._own, self._private, self._pairs = round_, own, private, pairs
 
     def seal(self, to: PartyId, public: bytes, content: bytes) -> bytes:
         """Encrypt ``content`` [PAIR_BYTES] for ``to``, whose public key is ``public``: [SEALED_BYTES]."""
@@ -180,7 +212,8 @@ class Sealing:
 
     def _cipher(self, sender: PartyId, receiver: PartyId, public: bytes, peer: PartyId) -> AESGCM:
         purpose = f"shares/{self._round.name}/{sender} to {receiver}"
-        return AESGCM(derive_shared_key(self._private, public, purpose, peer))
+        both = self._pairs.key(peer, purpose) + derive_shared_key(self._private, public, purpose, peer)
+        return AESGCM(derive_key(both, purpose))
 
 
 def own_mask(round_: Round, seed: int, size: int) -> Tensor:
@@ -188,13 +221,29 @@ def own_mask(round_: Round, seed: int, size: int) -> Tensor:
     return expand(shamir.to_bytes(seed), f"mask/{round_.name}", (size,))
 
 
+def pair_purpose(round_: Round, holder: PartyId, peer: PartyId) -> str:
+    """Name what two holders derive their pairwise mask of a round for."""
+    return f"pair/{round_.name}/{'/'.join(sorted([holder, peer]))}"
+
+
+def pad_pair_key(round_: Round, mask_key: int, peer: PartyId, pair_key: bytes) -> bytes:
+    """Put a pair's key [KEY_BYTES] under a pad of a holder's ``mask_key``, or take it off again.
+
+    Each holder gives the server its keys so. If it drops out, its mask key gives them back with its masks.
+    """
+    pad = derive_key(shamir.to_bytes(mask_key), f"pad/{round_.name}/{peer}")
+    return bytes(one ^ other for one, other in zip(pad, pair_key, strict=True))
+
+
 def pairwise_mask(
-    round_: Round, holder: PartyId, private: X25519PrivateKey, peer: PartyId, public: bytes, size: int
+    round_: Round, holder: PartyId, private: X25519PrivateKey, peer: PartyId, public: bytes, pair_key: bytes, size: int
 ) -> Tensor:
     """Return the mask that ``holder`` adds for ``peer``: uniform int64 [size], minus the one that ``peer`` adds for it.
 
-    ``private`` is the mask key of one of the two, ``public`` of the other's.
+    ``private`` is the mask key of one of the two, ``public`` of the other's; ``pair_key`` is what they share for
+    ``pair_purpose``.
     """
-    names = "/".join(sorted([holder, peer]))
-    mask = expand(derive_shared_key(private, public, f"pair/{round_.name}/{names}", peer), "mask", (size,))
+    purpose = pair_purpose(round_, holder, peer)
+    key = derive_key(pair_key + derive_shared_key(private, public, purpose, peer), purpose)
+    mask = expand(key, "mask", (size,))
     return mask if holder < peer else mask.neg_()

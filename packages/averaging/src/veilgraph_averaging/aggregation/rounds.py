@@ -21,7 +21,9 @@ from veilgraph_averaging.aggregation.keys import (
     OFFER_BYTES,
     PAIR_BYTES,
     SEALED_BYTES,
+    SHARED_BYTES,
     SIGNATURE_BYTES,
+    PairSecrets,
     Round,
     Sealing,
     Secrets,
@@ -29,6 +31,8 @@ from veilgraph_averaging.aggregation.keys import (
     commitment,
     mask_private,
     own_mask,
+    pad_pair_key,
+    pair_purpose,
     pairwise_mask,
 )
 
@@ -41,10 +45,12 @@ _SURVIVORS: Final = "survivors of "
 class HolderRound:
     """A holder's part of one round: makes its five messages in order. ``survivors``: those it confirmed, or empty."""
 
-    def __init__(self, round_: Round, party: PartyId, signatures: Signatures, secrets: SecretSource) -> None:
+    def __init__(
+        self, round_: Round, party: PartyId, signatures: Signatures, pairs: PairSecrets, secrets: SecretSource
+    ) -> None:
         self._round, self._party, self._signatures, self._source = round_, party, signatures, secrets
-        self._secrets = Secrets(secrets)
-        self._sealing = Sealing(round_, party, self._secrets.sealing)
+        self._pairs, self._secrets = pairs, Secrets(secrets)
+        self._sealing = Sealing(round_, party, self._secrets.sealing, pairs)
         self._done = 0
         self._offers: dict[PartyId, bytes] = {}
         self._shares: dict[PartyId, bytes] = {}
@@ -57,8 +63,9 @@ class HolderRound:
         return _to_tensor(offer + self._signatures.sign(_OFFERED + self._round.name, offer))
 
     def share(self, offers: Tensor) -> Tensor:
-        """Message 2: share its secrets, sealed for each holder that offered keys: uint8 [P, SEALED_BYTES], else zeros.
+        """Message 2: share its secrets, sealed for each holder that offered keys: uint8 [P, SHARED_BYTES], else zeros.
 
+        Behind what is sealed for a holder is the key shared with it, under a pad, for the server.
         ``offers`` is uint8 [P, OFFER_BYTES], in the job's order, zeros where a holder is not there. Raises
         ``ProtocolError``: too few offered, or an offer is not its holder's, not of this round, or not fresh.
         """
@@ -84,8 +91,10 @@ class HolderRound:
         for holder, *shares in zip(self._round.holders, mask_keys, own_masks, strict=True):
             if holder in self._offers:
                 pair = b"".join(map(shamir.to_bytes, shares))
-                rows[holder] = _to_tensor(self._sealing.seal(holder, self._offers[holder][:KEY_BYTES], pair))
-        return self._round.table(rows, SEALED_BYTES)
+                sealed = self._sealing.seal(holder, self._offers[holder][:KEY_BYTES], pair)
+                padded = pad_pair_key(self._round, self._secrets.mask_key, holder, self._pair_key(holder))
+                rows[holder] = _to_tensor(sealed + padded)
+        return self._round.table(rows, SHARED_BYTES)
 
     def mask(self, sealed: Tensor, encoded: Tensor) -> Tensor:
         """Message 3: add its own mask, and one with each holder that shared, to ``encoded``: int64 [size], uniform.
@@ -105,7 +114,8 @@ class HolderRound:
         total = encoded + own_mask(self._round, self._secrets.own_mask, size)
         for peer in self._shares:
             if peer != self._party:
-                total += pairwise_mask(self._round, self._party, private, peer, self._offers[peer][_KEYS], size)
+                public, pair_key = self._offers[peer][_KEYS], self._pair_key(peer)
+                total += pairwise_mask(self._round, self._party, private, peer, public, pair_key, size)
         return total
 
     def confirm(self, survivors: Tensor) -> Tensor:
@@ -152,6 +162,9 @@ class HolderRound:
         """Return others' shares, decrypted, for its own records: uint8 [P, PAIR_BYTES], zeros where none came."""
         return self._round.table({holder: _to_tensor(pair) for holder, pair in self._shares.items()}, PAIR_BYTES)
 
+    def _pair_key(self, peer: PartyId) -> bytes:
+        return self._pairs.key(peer, pair_purpose(self._round, self._party, peer))
+
     def _survivor_bytes(self) -> bytes:
         return "\n".join(self.survivors).encode()
 
@@ -197,7 +210,7 @@ class ServerRound:
     def __init__(self, round_: Round) -> None:
         self._round = round_
         self._offers: Received = {}
-        self._sharing: list[PartyId] = []
+        self._shared: Received = {}
         self._total = torch.zeros(())
         self.counted: tuple[PartyId, ...] = ()
 
@@ -210,6 +223,7 @@ class ServerRound:
     def shares(self, received: Received) -> dict[PartyId, Tensor]:
         """Regroup sealed shares by receiver: each holder that offered → uint8 [P, SEALED_BYTES] from all senders.
 
+        ``received`` is uint8 [P, SHARED_BYTES] from each.
         Raises ``ProtocolError``: a holder did not share with exactly those that offered.
         """
         for holder, rows in received.items():
@@ -221,12 +235,13 @@ class ServerRound:
                     party=holder,
                 )
         self._round.enough(received, "shares of keys")
-        self._sharing = list(received)
+        self._shared = dict(received)
+        places = {holder: self._round.holders.index(holder) for holder in self._offers}
         return {
             holder: self._round.table(
-                {sender: rows[self._round.holders.index(holder)] for sender, rows in received.items()}, SEALED_BYTES
+                {sender: rows[place, :SEALED_BYTES] for sender, rows in received.items()}, SEALED_BYTES
             )
-            for holder in self._offers
+            for holder, place in places.items()
         }
 
     def survivors(self, received: Received) -> Tensor:
@@ -250,7 +265,7 @@ class ServerRound:
         chosen = list(received.items())[: self._round.threshold]
         each = shamir.weights([1 + self._round.holders.index(holder) for holder, _ in chosen])
         size = self._total.numel()
-        for holder in self._sharing:
+        for holder in self._shared:
             given = (shamir.of_bytes(self._round.row(rows, holder)) for _, rows in chosen)
             secret = sum(weight * share for weight, share in zip(each, given, strict=True)) % shamir.FIELD
             offer = self._offers[holder].numpy().tobytes()
@@ -262,8 +277,10 @@ class ServerRound:
             self._check_fits(private.public_key().public_bytes_raw() == offer[_KEYS], holder)
             for peer in self.counted:
                 public = self._offers[peer].numpy().tobytes()[_KEYS]
+                padded = self._round.row(self._shared[holder], peer)[SEALED_BYTES:]
+                pair_key = pad_pair_key(self._round, secret, peer, padded)
                 # what the one who dropped out would have added cancels what the survivors added for it
-                self._total += pairwise_mask(self._round, holder, private, peer, public, size)
+                self._total += pairwise_mask(self._round, holder, private, peer, public, pair_key, size)
         return self._total
 
     def _check_fits(self, fits: bool, holder: PartyId) -> None:

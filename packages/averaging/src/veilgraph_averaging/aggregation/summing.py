@@ -5,7 +5,7 @@ the number of the sum:
 
     message            holder → server                       server → holder
     1 keys             KEY 1         uint8 [160]             KEY 2         uint8 [P, 160]
-    2 shares           MASK_SHARE 0  uint8 [P, 80]           MASK_SHARE 1  uint8 [P, 80]
+    2 shares           MASK_SHARE 0  uint8 [P, 112]          MASK_SHARE 1  uint8 [P, 80]
     3 values           MASKED 0      int64 [size]            CONTROL 1     bool [P]
     4 survivors        CONTROL 2     uint8 [64]              CONTROL 3     uint8 [P, 64]
     5 unmasking        MASK_SHARE 2  uint8 [P, 32]
@@ -28,7 +28,15 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.collectives import Shape, gather_present, receive_as
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.mask import SecretRounding, encoded_for_sum
-from veilgraph_averaging.aggregation.keys import OFFER_BYTES, SEALED_BYTES, SIGNATURE_BYTES, Round, Signatures
+from veilgraph_averaging.aggregation.keys import (
+    OFFER_BYTES,
+    SEALED_BYTES,
+    SHARED_BYTES,
+    SIGNATURE_BYTES,
+    PairSecrets,
+    Round,
+    Signatures,
+)
 from veilgraph_averaging.aggregation.rounds import HolderRound, Received, ServerRound
 from veilgraph_averaging.aggregation.shamir import ELEMENT_BYTES
 from veilgraph_averaging.aggregation.survivors import UNRECORDED, RecordedSum
@@ -53,10 +61,16 @@ class SummingHolder:
     """A holder's end of all sums of a session; ``rounding`` puts real numbers on the sums' grid."""
 
     def __init__(
-        self, link: Link, group: Group, signatures: Signatures, secrets: SecretSource, rounding: SecretRounding
+        self,
+        link: Link,
+        group: Group,
+        signatures: Signatures,
+        pairs: PairSecrets,
+        secrets: SecretSource,
+        rounding: SecretRounding,
     ) -> None:
         self._link, self._group, self._signatures, self._secrets = link, group, signatures, secrets
-        self._rounding = rounding
+        self._pairs, self._rounding = pairs, rounding
         self._own = group.holders.index(link.party)
         self.had_all = False
         """Whether all holders took part in the last sum, as far as this one knows."""
@@ -77,7 +91,7 @@ class SummingHolder:
         """
         rounding, parties = self._rounding if bits else None, len(self._group.holders)
         encoded = encoded_for_sum(values, bits, self._link.party, what, remedy, parties, rounding)
-        one = HolderRound(self._group.round(number), self._link.party, self._signatures, self._secrets)
+        one = HolderRound(self._group.round(number), self._link.party, self._signatures, self._pairs, self._secrets)
         self.had_all = False
         self._note(Tag(Kind.KEY, number, 1), one.noted_key)
         self._send(Tag(Kind.KEY, number, 1), one.offer())
@@ -147,7 +161,7 @@ class SummingServer:
         offered = self._gather(summed, keys, (OFFER_BYTES,))
         offers = one.offers(offered)
         self._send_to_all(holders, Tag(Kind.KEY, number, 2), lambda _: offers)
-        shared = self._gather(list(offered), Tag(Kind.MASK_SHARE, number, 0), (count, SEALED_BYTES))
+        shared = self._gather(list(offered), Tag(Kind.MASK_SHARE, number, 0), (count, SHARED_BYTES))
         shares = one.shares(shared)
         self._send_to_all(list(offered), Tag(Kind.MASK_SHARE, number, 1), shares.__getitem__)
         values = self._gather(list(shared), Tag(Kind.MASKED, number, 0), (size,), torch.int64)
@@ -186,8 +200,8 @@ class SummingServer:
 def holder_bytes(holders: int, size: int) -> tuple[int, int]:
     """Return the bytes that a holder that stays to the end sends and receives in a round, with headers of H bytes.
 
-    5·H + 160 + 80·P + 8·size + 64 + 32·P, and 4·H + P·(160 + 80 + 1 + 64).
+    5·H + 160 + 112·P + 8·size + 64 + 32·P, and 4·H + P·(160 + 80 + 1 + 64).
     """
-    sent = OFFER_BYTES + holders * SEALED_BYTES + 8 * size + SIGNATURE_BYTES + holders * ELEMENT_BYTES
+    sent = OFFER_BYTES + holders * SHARED_BYTES + 8 * size + SIGNATURE_BYTES + holders * ELEMENT_BYTES
     received = holders * (OFFER_BYTES + SEALED_BYTES + 1 + SIGNATURE_BYTES)
     return 5 * HEADER_BYTES + sent, 4 * HEADER_BYTES + received

@@ -131,7 +131,10 @@ class Network(Rows):
         both, begun = self._row_products()
         made = self.machine.product(matmul, both, learned[0])
         made += self.machine.split(begun).scaled(left, learned[0].bits)
-        return self._head(learned, rows, self.opened(made), self._left(len(rows.mask)))
+        # Nothing is multiplied by logits themselves, so they need not be cut.
+        return self._head(
+            learned, rows, self.opened(made, BITS if self.trial.deep else made.bits), self._left(len(rows.mask))
+        )
 
     def _left(self, rows: int) -> Tensor | int:
         """Public dropout factors of a step's hidden units, int64 [rows, hidden], 0 or 2; 1 if the trial drops none."""
@@ -176,8 +179,17 @@ class Network(Rows):
         hidden = units.times(left)
         return ForwardState(rows, made[:, :classes] + self.linear(hidden, weights[1]), (hidden, gate), left)
 
-    def backward(self, weights: Sequence[Wire], passed: ForwardState, error: Wire) -> list[Summands]:
-        """Gradients of what steps change, from ``error``, the gradient of the logits [B, C]."""
+    def backward(
+        self, weights: Sequence[Wire], passed: ForwardState, error: Wire, counts: Wire | None = None
+    ) -> list[Summands]:
+        """Gradients of what steps change, from ``error``, the gradient of the logits [B, C].
+
+        ``counts``: what each row counts, [B, 1]; None: 1.
+        """
+        if counts is not None:
+            if self.sums_rows and passed.hidden is None:
+                return [self.machine.product(torch.mul, error, counts)]
+            error = multiply_open(self.machine, error, counts)
         if passed.hidden is None:
             return [self._first_gradient(passed.rows, error)]
         hidden, gate = passed.hidden

@@ -18,12 +18,14 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
+from veilgraph.core.types import PartyId
 from veilgraph.graph.features import to_numbers
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.boosting import FOLDS, Examples
 from veilgraph.paradigms.sealed.inputs import neighbours
 from veilgraph.paradigms.sealed.plan import OwnData
 from veilgraph.paradigms.sealed.records.rows import outputs_of, residuals_of
+from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.stacking import Floats, Regression, RegressionInputs, fit_stacking
 
 _MOST_COLUMNS: Final = 256  # that trees are fitted to, and axes of more that a ridge regression is
@@ -44,10 +46,9 @@ class Home:
         labels, val = self._labels, self._mask("val")
         if len(np.unique(labels[val])) < 2:
             raise DataError(
-                f"party {self.graph.party!r}: privacy.unit=training-record weighs scores by common validation nodes, "
-                "and these are of fewer than two classes; mark more",
+                f"party {self.graph.party!r}: privacy weighs what is told of others' columns by common validation "
+                "nodes, and these are of fewer than two classes; mark more",
                 key="privacy.unit",
-                value="training-record",
                 party=self.graph.party,
             )
 
@@ -74,6 +75,23 @@ class Home:
         told = told if told.shape[1] > 1 else np.concatenate([-told / 2, told / 2], 1)
         told = told / (np.sqrt((told[self._mask("val")] ** 2).mean()) + 1e-300)
         logits = torch.from_numpy(log_softmax(self._sum([opinions.numpy(), told]), axis=1))
+        return fit_stacking(logits, self.graph, by_class).logits(logits, self.graph)
+
+    def with_bits(self, opinions: Tensor, bits: Tensor, by_class: Tensor | None) -> Tensor:
+        """Add log-likelihood ratios of bits [N, holders], 0 or 1, and own edges to the opinions [N, 2]: logits [N, 2].
+
+        Ratios are fitted on validation nodes, and left out where these, across folds, are told better without.
+        """
+        said, val = [opinions.numpy()], self._mask("val")
+        told = np.where(self._mask("train")[:, None], 0.0, bits.numpy() - 0.5)
+        with_bits = [*said, *(np.stack([-column, column], 1) for column in told.T)]
+        judged, shift = Regression(self._labels[val], np.ones(self.classes)), np.ones((len(told), 1))
+        folds = np.arange(int(val.sum())) % FOLDS
+        likely = []
+        for each in (said, with_bits):
+            inputs = RegressionInputs(each, shift).of(val)
+            likely.append(float(judged.likely(inputs.sums_by(judged.across_folds(inputs, folds), folds)).sum()))
+        logits = torch.from_numpy(log_softmax(self._sum(with_bits if likely[1] > likely[0] else said), axis=1))
         return fit_stacking(logits, self.graph, by_class).logits(logits, self.graph)
 
     def _sum(self, said: list[Floats]) -> Floats:
@@ -117,6 +135,18 @@ class Home:
         values, vectors = np.linalg.eigh(rows[train].T @ rows[train])
         values, made, right = np.maximum(values, 0), rows @ vectors, vectors.T @ (rows[train].T @ targets)
         return [made @ (right / (values + 3 * each * values.mean() + 1e-9)[:, None]) for each in penalties]
+
+
+def check_classes_of_bits(job: SealedJob, party: PartyId, classes: int) -> None:
+    """Raise ``DataError`` where the job opens one bit a node, and labels are of more than two classes."""
+    if job.bits is not None and classes > 2:
+        raise DataError(
+            f"party {party!r}: its labels are of {classes} classes, and privacy.unit=node opens one bit a node, which "
+            "is of two; set privacy.unit to training-record, or merge classes",
+            key="privacy.unit",
+            value="node",
+            party=party,
+        )
 
 
 def with_residuals(own: OwnData, opinions: Tensor, graph: PartyGraph, multiplier: float) -> OwnData:

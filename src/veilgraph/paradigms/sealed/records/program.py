@@ -22,7 +22,7 @@ from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire
 from veilgraph.paradigms.sealed.plan import Context
-from veilgraph.paradigms.sealed.program import TRIAL, Program, SealedProgram
+from veilgraph.paradigms.sealed.program import TRIAL, Program
 from veilgraph.paradigms.sealed.records.rows import (
     RecordNoise,
     feature_rows,
@@ -33,13 +33,14 @@ from veilgraph.paradigms.sealed.records.rows import (
     row_bits,
     whitening,
 )
+from veilgraph.privacy.plan import NodePlan, RecordPlan
 
 SUMS: Final = "weight.sums."
 WHITENING: Final = "weight.whitening."
 TOLD: Final = "weight.told"
 """Names of saved shares, the first two before a holder's name: noisy sums, a matrix of its own, whose scores open."""
 _WEIGHT_BITS: Final = 30  # at most; with rows of up to 20 bits a product of numbers up to 1 is below 2^51
-_SCORE_BITS: Final = 24
+SCORE_BITS: Final = 24
 
 
 class RecordProgram(Program):
@@ -60,7 +61,13 @@ class RecordProgram(Program):
         multiplier, sizes = self._context.plan.records, self._context.sizes
         assert multiplier is not None
         others = (holder for holder in sizes.columns if holder != self._context.label_party)
-        return {holder: RecordNoise(multiplier, sizes.columns[holder]) for holder in others}
+        share = RecordPlan.share if self._context.plan.flips is None else NodePlan.share
+        return {holder: RecordNoise(multiplier, sizes.columns[holder], share) for holder in others}
+
+    @property
+    def halved(self) -> int:
+        """How often weights are halved, so that scores are no larger than 1."""
+        return halvings([*self.noises.values()], self._context.sizes.nodes)
 
     def _put_rows(self) -> None:
         """Put in the other holders' rows; once a session."""
@@ -109,14 +116,19 @@ class RecordProgram(Program):
         shares = {name: self._machine.share(wire) for name, wire in named.items()}
         return {**shares, **own, TRIAL: torch.zeros(1, dtype=torch.int64)}
 
+    @property
+    def _saved(self) -> dict[str, tuple[int, ...]]:
+        """Name → shape of what a party has to have saved."""
+        needed: dict[str, tuple[int, ...]] = {
+            SUMS + holder: (noise.columns, self._outputs) for holder, noise in self.noises.items()
+        }
+        needed[TOLD] = self._context.sizes.nodes, 1
+        own = self.noises.keys() & self._context.data.keys()
+        return needed | {WHITENING + holder: 2 * (self.noises[holder].columns,) for holder in own}
+
     @override
     def check(self, saved: Mapping[str, Tensor], *, training: bool) -> None:
-        nodes, outputs = self._context.sizes.nodes, self._outputs
-        needed = {SUMS + holder: (noise.columns, outputs) for holder, noise in self.noises.items()}
-        needed[TOLD] = nodes, 1
-        own = self.noises.keys() & self._context.data.keys()
-        needed |= {WHITENING + holder: 2 * (self.noises[holder].columns,) for holder in own}
-        for name, shape in needed.items():
+        for name, shape in self._saved.items():
             found = saved.get(name)
             if found is None or tuple(found.shape) != shape:
                 has = "nothing" if found is None else str(list(found.shape))
@@ -148,20 +160,21 @@ class RecordProgram(Program):
         machine, context = self._machine, self._context
         assert self._told is not None
         machine.at("predict")
-        halved, total = halvings([*self.noises.values()], context.sizes.nodes), None
+        total: Summands | None = None
         for holder in self.noises:
-            weights = machine.split(self._sums[holder]).halved(halved)
-            made = machine.product(
-                matmul, self._rows[holder], machine.open(weights, max(0, weights.bits - _WEIGHT_BITS))
-            )
-            scores = machine.split(machine.open(made, made.bits - _SCORE_BITS))
+            scores = machine.split(self._scores_of(holder, self._weights_of(holder)))
             total = scores if total is None else total + scores
         assert total is not None
         spread = self._told.map(lambda part: part.expand(-1, self._outputs))
         found: Summands = machine.product(torch.mul, machine.open(total), spread)
         return machine.reveal(machine.open(found), context.label_party)
 
+    def _weights_of(self, holder: PartyId) -> Wire:
+        """Halve a holder's sums so that no row of length 1 makes a score above 1: [columns, outputs]."""
+        weights = self._machine.split(self._sums[holder]).halved(self.halved)
+        return self._machine.open(weights, max(0, weights.bits - _WEIGHT_BITS))
 
-def program_of(machine: Machine, context: Context, source: Callable[[PartyId], SecretSource]) -> Program:
-    """Make a party's program of a sealed job; ``source`` gives the secret source of a holder's own noise."""
-    return SealedProgram(machine, context) if context.plan.records is None else RecordProgram(machine, context, source)
+    def _scores_of(self, holder: PartyId, weights: Wire) -> Wire:
+        """Compute what halved weights make of a holder's rows: [N, outputs]."""
+        made = self._machine.product(matmul, self._rows[holder], weights)
+        return self._machine.open(made, made.bits - SCORE_BITS)

@@ -1,0 +1,129 @@
+"""What a sealed job costs: rounds, bytes and memory, counted without data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+
+from veilgraph.core.secrets import system_secrets
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.link.codec import HEADER_BYTES
+from veilgraph.mpc.sealed.counting import CountingMachine
+from veilgraph.mpc.sealed.cut_and_choose import DIGEST_BYTES
+from veilgraph.paradigms.sealed.networks.propagation import is_dense
+from veilgraph.paradigms.sealed.plan import Context, is_apart
+from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
+from veilgraph.paradigms.sealed.programs import program_of
+from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, Stage
+
+_ITEM = 8
+_BASE = 750 << 20  # of a process with nothing to do, and of what it keeps once freed
+_COPIES, _HELD = 2, 19
+"""Of all columns, and matrices of the widest opening or of a number for each slot, that are in hand at once. Measured:
+within a sixth of block models from ten thousand to half a million nodes (docs/reference/sealed-benchmarks.md)."""
+_MATRICES: Final = 1  # of a dense graph, as measured on ACM: 1.2 GB at most in any party
+_STEPS, _EVALUATIONS = "steps", "evaluations"
+
+
+def costs_of(
+    context: Context,
+    steps: int,
+    evaluate_every: int | None = None,
+    dealer_checks: float = 0.0,
+    dealer: PartyId = SERVER,
+) -> Costs:
+    """Count rounds, bytes and memory of a training of ``steps`` with its final release and prediction, without data.
+
+    A step is scored after every ``evaluate_every``. With ``dealer_checks``, the chance that a dealing is opened, the
+    mean number of dealings is counted. ``dealer`` is the server or a holder.
+    """
+    sizes = context.sizes
+    machine = CountingMachine(list(sizes.columns), dealer)
+    program = program_of(machine, context, lambda _: system_secrets)
+    program.enter(trains=True)
+    program.begin()
+    evaluations, best = 0, program.shares()
+    for step in range(steps):
+        program.step(step, best)
+        if evaluate_every and ((step + 1) % evaluate_every == 0 or step + 1 == steps):
+            program.score(step + 1)
+            evaluations, best = evaluations + 1, program.shares()
+    if context.plan.release or sizes.asked != 0:
+        program.restore({TRIAL: torch.tensor(_costliest_trials(context, dealer))}, training=False)
+    if context.plan.release:
+        program.release()
+    if sizes.asked != 0:
+        program.predict()
+    rounds, sent = Counter[str](), dict[str, Counter[PartyId]]()
+    for place, cost in machine.costs.items():
+        name = {"step": _STEPS, "score": _EVALUATIONS}.get(place.split(" ")[0], place or "seeds")
+        rounds[name] += cost.rounds
+        sent.setdefault(name, Counter()).update(cost.sent)
+    if evaluations:  # the label holder then tells all other parties what came of each
+        rounds[_EVALUATIONS] += evaluations
+        # Where each judges, the server is told, and who has no rows.
+        others = 1 + len(sizes.blocks) - len(sizes.owners) if sizes.blocks else len(sizes.columns)
+        sent[_EVALUATIONS][context.label_party] += evaluations * others * JUDGEMENT_BYTES
+    parties = (*sizes.columns, SERVER)
+    stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]
+    if dealer_checks:
+        stages.insert(0, _dealer_checks(machine.dealt, 1 / (1 - dealer_checks)))
+    return Costs(stages, _peak_memory(context, machine.widest, dealer))
+
+
+def _costliest_trials(context: Context, dealer: PartyId) -> list[int]:
+    """All trials, whose mean may be taken; of words the one whose release and prediction send most bytes."""
+    places, found = list(range(len(context.plan.trials))), list[int]()
+    tried = [places] if context.plan.standard else [[place] for place in places]
+    for members in tried if len(tried) > 1 else []:
+        machine = CountingMachine(list(context.sizes.columns), dealer)
+        program = SealedProgram(machine, context)
+        program.enter(trains=True)
+        program.begin()
+        machine.costs.clear()
+        machine.at("")
+        program.restore({TRIAL: torch.tensor(members)}, training=False)
+        if context.plan.release:
+            program.release()
+        program.predict()
+        found.append(sum(sum(cost.sent.values()) for cost in machine.costs.values()))
+    return tried[found.index(max(found))] if found else places
+
+
+def _dealer_checks(dealt: Mapping[PartyId, int], dealings: float) -> Stage:
+    """Messages of dealer checks, for a mean number of ``dealings``, all but one opened; ``dealt``: messages to each."""
+    others, digest = len(dealt) - 1, HEADER_BYTES + DIGEST_BYTES
+    sent = dict.fromkeys(dealt, dealings * others * digest)
+    sent[next(iter(dealt))] += dealings * len(dealt) * (HEADER_BYTES + 1)
+    told = sum(digest + DIGEST_BYTES * messages for messages in dealt.values())
+    sent[SERVER] = dealings * told + (dealings - 1) * len(dealt) * digest
+    return Stage("dealer checks", round(2 * dealings), {party: round(count) for party, count in sent.items()})
+
+
+def _peak_memory(context: Context, widest: int, dealer: PartyId) -> Mapping[PartyId, int]:
+    """Estimate peak memory in bytes of each holder and the server; ``widest``: entries of the largest opening."""
+    found = _dealt_memory(context, widest)
+    if dealer != SERVER:  # the server has no part in the program, and who deals has as many numbers as who computes
+        found |= {dealer: max(found[dealer], found[SERVER]), SERVER: _BASE}
+    return found
+
+
+def _dealt_memory(context: Context, widest: int) -> dict[PartyId, int]:
+    """Estimate peak memory in bytes where the server deals."""
+    sizes, plan = context.sizes, context.plan
+    if sizes.blocks:  # fitted to unions of 10^5 to 10^6 accounts, all within a ninth (docs/explanation/union.md)
+        columns = context.width_of(context.abreast[0], *plan.home, *plan.blocks, *filter(is_apart, plan.blocks))
+        over = {holder: (1 + plan.directed) * (sizes.nodes + edges) for holder, edges in sizes.edges.items()}
+        found = {holder: 533_000_000 + 110 * sizes.nodes * columns + 123 * slots for holder, slots in over.items()}
+        return found | {SERVER: 455_000_000 + 83 * sizes.nodes * columns + 12 * sum(over.values())}
+    put_in = {holder: context.width_of(holder, *context.plan.home) for holder in sizes.columns}
+    everything = _COPIES * _ITEM * sizes.nodes * sum(put_in[holder] for holder in context.abreast)
+    dense = [holder for holder in sizes.edges if is_dense(context, holder)]
+    slots = sizes.nodes + max((edges for holder, edges in sizes.edges.items() if holder not in dense), default=0)
+    matrices = _MATRICES * _ITEM * sizes.nodes**2 * len(dense)
+    common = _BASE + everything + _HELD * _ITEM * (widest + slots) + matrices
+    own = {holder: _COPIES * _ITEM * sizes.nodes * columns for holder, columns in put_in.items()}
+    return {holder: common + 2 * own[holder] for holder in own} | {SERVER: common}
