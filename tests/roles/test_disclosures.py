@@ -12,6 +12,7 @@ import pytest
 from tests import nightly
 from tests.paradigms.averaging.jobs import job as averaging_job
 from tests.paradigms.averaging.private_jobs import job as private_averaging
+from tests.paradigms.averaging.symbol_jobs import ALL, symbol_job
 from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import small_job as sealed_job
 from tests.paradigms.sealed.records import record_job
@@ -180,6 +181,8 @@ AVERAGING: dict[str, JobSettings] = {
     "averaging, values": averaging_job({"averaging": {"task": {"name": "values"}}}),
     "averaging, links": averaging_job({"averaging": {"task": {"name": "links"}}}),
     "averaging of two": averaging_job({"data": {"holders": 2}}),
+    "symbols": symbol_job(),
+    "symbols, all answer": symbol_job(ALL),
 }
 
 JOBS: dict[str, JobSettings] = {

@@ -45,7 +45,9 @@ def split_randomly(graph: PartyGraph, fractions: SplitFractions) -> PartyGraph:
     """Return the graph with masks drawn anew by ``fractions``; ``DataError``: no labels, or an unusable split."""
     if graph.labels is None:
         raise DataError(
-            f"party {graph.party!r}: labels are missing, and a split divides the labelled nodes; give labels"
+            f"party {graph.party!r}: labels are missing, and a split divides the labelled nodes; give labels",
+            key="labels",
+            party=graph.party,
         )
     found = replace(graph, **masks_by_fractions(graph.labels, fractions, graph.party))  # type: ignore[arg-type]
     found.check_split()

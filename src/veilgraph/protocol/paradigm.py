@@ -177,7 +177,9 @@ class Privacy(ABC, Generic[J]):
 class Guarantee(ABC, Generic[J]):
     """A job's ε in words: against whom, of whose noise, with which limits, or why there is none."""
 
-    way: ClassVar[str] = ""
+    def way(self, job: J) -> str:
+        """Name of the measured curve that the noise of a job like this one has; empty where none was measured."""
+        return ""
 
     def protection(self, job: J, nodes: int | None) -> Any:  # noqa: ANN401 - a ``report.protection.Protection``
         """Show an ε that is of a kind of this paradigm's own; None where there is none."""
@@ -201,10 +203,6 @@ class Guarantee(ABC, Generic[J]):
 
     def too_weak(self, job: J, sizes: Mapping[PartyId, PartySizes]) -> str:
         """Why a job is refused whose noise leaves nothing by public sizes; empty where it may leave something."""
-        return ""
-
-    def trained_way(self, job: J) -> str:
-        """Name of the measured curve of a job's kind of private training; empty where none was measured."""
         return ""
 
     def privacy_limits(self, job: J) -> list[str]:

@@ -200,13 +200,14 @@ class Curve:
 
 def way_of(job: JobSettings) -> str:
     """How a job protects, in a word or two; empty where nothing of the kind was measured."""
+    way = paradigm_of(job).guarantee.way(job)
     if job.label_privacy is not None and not job.noise.learns_true_labels:
-        return paradigm_of(job).guarantee.way or "labels"
+        return way or "labels"
     if job.training_plan is not None:
-        return paradigm_of(job).guarantee.trained_way(job)
+        return way
     if job.privacy is None or job.privacy.unit != "edge":
         return ""
-    return paradigm_of(job).guarantee.way + ", classes alone" * job.outcome.opens_classes_alone
+    return way + ", classes alone" * job.outcome.opens_classes_alone
 
 
 @cache

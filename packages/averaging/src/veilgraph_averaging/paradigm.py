@@ -226,8 +226,6 @@ class _AveragingPrivacy(SameColumnsPrivacy[AveragingJob]):
 
 
 class _AveragingGuarantee(Guarantee[AveragingJob]):
-    way: ClassVar[str] = "labels, averaging"
-
     def protection(self, job: AveragingJob, nodes: int | None) -> Any:  # noqa: ANN401 - as the seam has it
         from veilgraph_averaging.private.protection import (  # noqa: PLC0415 - loads what reports are made with
             PrivateTraining,
@@ -249,11 +247,13 @@ class _AveragingGuarantee(Guarantee[AveragingJob]):
     def too_weak(self, job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> str:
         return refusal_of_weak(job, sizes)
 
-    def trained_way(self, job: AveragingJob) -> str:
-        """Name the measured way of training that the job's noise is like; empty where none was measured."""
+    @override
+    def way(self, job: AveragingJob) -> str:
         plan = job.training_plan
-        joint = None if plan is None else plan.joint
-        if plan is not None and plan.settings.neighbours != "zero-out":
+        if plan is None:
+            return "labels, averaging"
+        joint = plan.joint
+        if plan.settings.neighbours != "zero-out":
             return ""
         if job.model.dim or job.averaging.at_home is None:
             return ""

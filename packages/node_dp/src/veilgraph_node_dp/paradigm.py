@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.text import counted, listed
@@ -199,7 +199,8 @@ class _NodeDpPrivacy(seam.Privacy[NodeDpJob]):
 
 
 class _NodeDpGuarantee(seam.Guarantee[NodeDpJob]):
-    way: ClassVar[str] = "node-dp, noise on the learner's edges"
+    def way(self, job: NodeDpJob) -> str:
+        return "node-dp, noise on the learner's edges"
 
     def protection(self, job: NodeDpJob, nodes: int | None) -> Any:  # noqa: ANN401 - as the seam has it
         from veilgraph_node_dp.protection import protection_of  # noqa: PLC0415 - loads what reports are made with

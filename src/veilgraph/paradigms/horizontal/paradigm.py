@@ -233,7 +233,8 @@ class _HorizontalPrivacy(SameColumnsPrivacy[HorizontalJob]):
 
 
 class _HorizontalGuarantee(seam.Guarantee[HorizontalJob]):
-    way: ClassVar[str] = "labels, horizontal"
+    def way(self, job: HorizontalJob) -> str:
+        return "labels, horizontal"
 
     def unbounded(self, job: HorizontalJob) -> str:
         if job.label_privacy is not None:

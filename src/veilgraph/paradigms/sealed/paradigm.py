@@ -179,7 +179,8 @@ _MARGINS_SAY_MORE: Final = (
 
 
 class _SealedGuarantee(Guarantee[SealedJob]):
-    way: ClassVar[str] = "sealed, noise on votes"
+    def way(self, job: SealedJob) -> str:
+        return "sealed, noise on votes"
 
     def threat_model(self, job: SealedJob) -> str:
         return trust.against(job)
