@@ -98,6 +98,7 @@ SETS: Final = {
         Set("pubmed, public split", {"dataset": "pubmed"}),
         Set("pubmed, 75/10/15", {"dataset": "pubmed", **_SPLIT}),
         Set("facebook", {"dataset": "facebook"}, most_seeds=_FEW_SEEDS),
+        Set("github", {"dataset": "github"}, "auc", most_seeds=_FEW_SEEDS),
         Set("acm", {"dataset": "acm"}, most_seeds=_FEW_SEEDS),
         Set("amazon", {"dataset": "amazon", "holders": 3}, "auc", _OF_TABLES),
         Set(CARDS, {"dataset": "synthetic", "holders": 3}, "auc", _OF_TABLES),
