@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from veilgraph_averaging.symbols.exchange import NONE, check_symbols_of, pairs_across
 from veilgraph_averaging.symbols.roles import law_of
-from veilgraph_averaging.symbols.settings import trained_counterparts, worth
+from veilgraph_averaging.symbols.worth import trained_counterparts, worth
 
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets

@@ -41,8 +41,8 @@ from veilgraph_averaging.rows import ROWS
 from veilgraph_averaging.settings import AveragingJob, averaging
 from veilgraph_averaging.symbols.home import own_model
 from veilgraph_averaging.symbols.roles import SymbolHolder, SymbolServer
-from veilgraph_averaging.symbols.settings import refusal_of_weak, words_of_worth
 from veilgraph_averaging.symbols.words import costs_of_symbols, describe_symbols
+from veilgraph_averaging.symbols.worth import refusal_of_weak, words_of_worth
 from veilgraph_averaging.tasks import Task, TaskSettings
 from veilgraph_averaging.training import EXTRA, check_rule, public
 

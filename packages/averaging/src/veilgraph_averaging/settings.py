@@ -227,7 +227,7 @@ class AveragingJob(JobSettings):
 
     def _check_unused(self) -> None:
         if self.averaging.symbols is not None:
-            check_symbols(self)  # before rules of weights that are averaged
+            check_symbols(self, self.averaging)  # before rules of weights that are averaged
         super()._check_unused()
         own, holders, threshold = self.averaging, len(self.data.names), self.threshold
         own.task.check(self.model, self.train)

@@ -19,7 +19,7 @@ from veilgraph.report.protection import (
 )
 from veilgraph.report.tables import table
 from veilgraph_averaging.settings import averaging
-from veilgraph_averaging.symbols.settings import words_of_worth
+from veilgraph_averaging.symbols.worth import words_of_worth
 
 
 class Symbols(PerturbedLabels):
