@@ -126,7 +126,7 @@ class SameColumnsPrivacy(seam.Privacy[J]):
     protects: ClassVar[tuple[str, ...]] = ("label",)
 
     def disclosed_by_tables(self, job: J, features: Sequence[NumericFeatures | CategoricalFeatures]) -> dict[str, str]:
-        filled = any(feature.missing == "mean" for feature in features)
+        filled = any(feature.missing == "mean" for feature in features) and not job.passes.learns_alone
         return {COLUMNS.name: "nodes.features with missing=mean"} if filled else {}
 
 
@@ -169,7 +169,9 @@ def collect(own: Preparation) -> Prepared:
     else:
         first = received.get(names[0], mine)  # all holders' columns stand as the first holder's do
         table = read_nodes(party, organisation.folder, reorder_columns(columns, mine, first), own.streams)
-        encoding = fit_encoding(table, settings.data.feature_scaling, Totals(link, names))
+        # Where no model is shared, a holder's missing values are filled in from its own rows, and nothing is summed.
+        total = list if settings.passes.learns_alone else Totals(link, names)
+        encoding = fit_encoding(table, settings.data.feature_scaling, total)
     order = np.array(own.streams.order("nodes", table.ids.to_pylist()), dtype=np.int64)
     table = table.take(order)  # in place of the other: tables may be large
     per_node = link.party in settings.inputs.per_node
