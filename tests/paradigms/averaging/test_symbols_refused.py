@@ -71,6 +71,10 @@ def test_what_would_be_ignored_or_does_not_go_together_is_refused_in_one_error(c
     assert named in refuses(change)
 
 
+def test_a_short_timeout_is_taken_where_nobody_waits_for_a_sum() -> None:
+    assert symbol_job({"timeout_s": 30}).timeout_s == 30
+
+
 def test_half_an_epsilon_is_taken() -> None:
     assert symbol_job({"label_privacy": {"epsilon": 0.5}}).label_privacy is not None
 
