@@ -35,6 +35,7 @@ from veilgraph.privacy import accountant
 from veilgraph.privacy.event import EitherEvent, GaussianEvent, LocalEvent
 from veilgraph.privacy.lifetime_costs import NOTHING, epsilon, price
 from veilgraph.privacy.randomised_response import GRID, least_cells
+from veilgraph.protocol.costs import size_of
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import paradigm_of
@@ -339,6 +340,9 @@ def test_online_answers_and_three_classes_are_refused() -> None:
             parse_job({"paradigm": "node-dp", "data": told, "privacy": noised})
     with refused(DataError, key="privacy.unit", value="node", party="A"):
         record_twin(bit_job(), small_graphs())
+    sizes = {graph.party: size_of(graph, bit_job().inputs) for graph in small_graphs()}
+    with refused(DataError, key="privacy.unit", value="node", party="A"):
+        paradigm_of(bit_job()).session.costs(bit_job(), 12, sizes)
 
 
 def test_no_holder_states_more_than_two_classes() -> None:
