@@ -467,10 +467,10 @@ def test_a_bank_of_symbols_fills_in_its_own_mean_and_sends_none(tmp_path: Path) 
         "data": {"parties": {name: str(path) for name, path in files.items()}},
     })  # fmt: skip
     run = RunDirectory.open(train(job, tmp_path / "run").path)
-    first = {bank: load_predictions(run.party(bank)).uncalibrated for bank in means}
+    trained = {bank: load_predictions(run.party(bank)).uncalibrated for bank in means}
     predict(run.path)
     for bank, mean in means.items():
-        assert torch.equal(load_predictions(run.party(bank)).uncalibrated, first[bank]), "and none is compared"
+        assert torch.equal(load_predictions(run.party(bank)).uncalibrated, trained[bank]), "and none is compared"
         assert kinds_sent(run.path, bank) == {"hello", "column_hashes", "node_list", "perturbed_labels"}
         encoding = json.loads((run.party_path(bank) / "encoding.json").read_text())
         assert encoding["fills"][0] == pytest.approx(mean, rel=1e-5)
