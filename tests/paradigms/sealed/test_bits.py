@@ -334,6 +334,8 @@ def test_online_answers_and_three_classes_are_refused() -> None:
     for more, key in (({}, "online"), ({"named_nodes": 3}, "named_nodes")):
         with refused(ConfigError, key=key):
             parse_job(content | {"online": True} | more)
+    with pytest.raises(ConfigError, match="online=True and privacy is set"):  # no way out that ends in another error
+        parse_job(content | {"online": True})
     for unit in ("node", "training-record"):
         noised = {"unit": unit, "epsilon_total": 1, "degree_bound": 3}
         with refused(ConfigError, key="privacy.unit"):  # node-dp has other noise, which protects neither
