@@ -95,7 +95,7 @@ def test_what_was_paid_trained_or_is_being_sent_is_never_discarded(file: str, tm
 
 
 def test_check_counts_common_nodes_and_refuses_what_training_would(tables: Path, tmp_path: Path) -> None:
-    assert "with the 320 nodes that are common, A will send at most" in veilgraph("check", tables / "job.yaml").stdout
+    assert "with the 320 nodes that are common, A will send about" in veilgraph("check", tables / "job.yaml").stdout
     copied = Path(shutil.copytree(tables, tmp_path / "tables"))
     job = {
         "paradigm": "sealed",

@@ -149,6 +149,13 @@ def test_missing_values_get_the_mean_of_all_holders_known_ones(tmp_path: Path) -
     assert records["column_sums"].messages == 1
     assert records["column_sums"].protection == "none"
     assert records["column_sums"].reveals == ("column-statistics",)
+    kept = run.path / "parties" / "B" / "encoding.json"
+    other = json.loads(kept.read_text())
+    other["fills"][0] += 1
+    kept.write_text(json.dumps(other))
+    set_columns(parties["B"].parent / "nodes.csv", x0001="0.25")
+    with pytest.raises(DataError, match="encode features by different trainings"):
+        predict(run.path)
     for file in parties.values():
         set_columns(file.parent / "nodes.csv", x0001="")
     with refused(DataError, key="x0001"):

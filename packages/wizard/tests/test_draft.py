@@ -182,13 +182,19 @@ def test_white_space_makes_no_further_category(tmp_path):
 
 def test_an_id_in_two_rows_is_said(tmp_path):
     write(tmp_path / "nodes.csv", {name: [*values, values[0]] for name, values in NUMBERS.items()})
-    assert "'000123' is in 2 rows" in refused_with(tmp_path, "nodes.csv")
+    assert "'000123' is in 2 rows; --id KundenNr takes it" in refused_with(tmp_path, "nodes.csv")
     half = {name: [*values, *values[:21]] for name, values in NUMBERS.items()}
     write(tmp_path / "half.csv", half)
+    assert "takes it" not in refused_with(tmp_path, "half.csv")
     with refused(DataError, key="--id", value="KundenNr"):
         guess([sample(tmp_path / "half.csv")], Choices(id="KundenNr"))
     write(tmp_path / "nodes.csv", {name: [*values, None] for name, values in NUMBERS.items()})
     assert "in 'KundenNr' a row has no value there" in refused_with(tmp_path, "nodes.csv")
+
+
+def test_a_node_table_that_is_taken_for_edges_is_named_with_its_columns(tmp_path):
+    write(tmp_path / "nodes.csv", {"KundenNr": NUMBERS["KundenNr"], "a": NUMBERS["x"], "b": NUMBERS["x"]})
+    assert "nodes.csv by 'a' and 'b'" in refused_with(tmp_path, "nodes.csv")
 
 
 def test_a_table_of_ids_and_labels_beside_edges_has_no_features(tmp_path):

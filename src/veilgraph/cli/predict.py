@@ -42,7 +42,8 @@ def predict_command(
     run across organisations, or any holder's of a horizontal one, the newest joint inference is shown; make a new one
     with veilgraph net submit --work predict. A sealed or union job with named_nodes predicts only the nodes named here,
     and the others learn their number. Across organisations the label holder names them first, with --ask; in a union
-    each holder of nodes does.
+    each holder of nodes does. Of several holders that each predict nodes of their own the label holder's are shown:
+    the others' are in RUN/parties/NAME/predictions.csv.
 
     Options:
         RUN (run): Directory of a complete run.

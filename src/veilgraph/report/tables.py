@@ -309,8 +309,8 @@ def will_send(costs: Costs) -> str:
         (_party_names(parties), human_bytes(count) + (" each" if len(parties) > 1 else ""))
         for count, parties in alike.items()
     ]
-    words = ", ".join([f"{first} will send at most {most}", *(f"{names} {count}" for names, count in others)])
-    return f"{words} (veilgraph check --costs: stage by stage)"
+    words = ", ".join([f"{first} will send about {most}", *(f"{names} {count}" for names, count in others)])
+    return f"{words} beside hellos and alignment (veilgraph check --costs: stage by stage)"
 
 
 def _party_names(parties: Sequence[PartyId]) -> str:

@@ -71,6 +71,10 @@ def test_what_would_be_ignored_or_does_not_go_together_is_refused_in_one_error(c
     assert named in refuses(change)
 
 
+def test_a_short_timeout_is_taken_where_nobody_waits_for_a_sum() -> None:
+    assert symbol_job({"timeout_s": 30}).timeout_s == 30
+
+
 def test_half_an_epsilon_is_taken() -> None:
     assert symbol_job({"label_privacy": {"epsilon": 0.5}}).label_privacy is not None
 
@@ -85,6 +89,10 @@ def test_more_than_two_classes_are_for_training_nodes_alone() -> None:
     session(job, found)
     with refused(ConfigError, code="classes", key="averaging.symbols", value=3):
         session(symbol_job(ALL, holders=("A", "B")), found)
+    sizes = {graph.party: size_of(graph, job.inputs, found[1][graph.party]) for graph in found[0]}
+    assert paradigm_of(job).session.costs(job, 0, sizes) is not None
+    with refused(ConfigError, code="classes", key="averaging.symbols", value=3):  # veilgraph check, beforehand
+        paradigm_of(job).session.costs(symbol_job(ALL, holders=("A", "B")), 0, sizes)
     with refused(ConfigError, code="classes", value=256):
         law_of(job, 256)
 

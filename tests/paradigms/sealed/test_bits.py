@@ -35,6 +35,7 @@ from veilgraph.privacy import accountant
 from veilgraph.privacy.event import EitherEvent, GaussianEvent, LocalEvent
 from veilgraph.privacy.lifetime_costs import NOTHING, epsilon, price
 from veilgraph.privacy.randomised_response import GRID, least_cells
+from veilgraph.protocol.costs import size_of
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import paradigm_of
@@ -333,12 +334,17 @@ def test_online_answers_and_three_classes_are_refused() -> None:
     for more, key in (({}, "online"), ({"named_nodes": 3}, "named_nodes")):
         with refused(ConfigError, key=key):
             parse_job(content | {"online": True} | more)
+    with pytest.raises(ConfigError, match="online=True and privacy is set"):  # no way out that ends in another error
+        parse_job(content | {"online": True})
     for unit in ("node", "training-record"):
         noised = {"unit": unit, "epsilon_total": 1, "degree_bound": 3}
         with refused(ConfigError, key="privacy.unit"):  # node-dp has other noise, which protects neither
             parse_job({"paradigm": "node-dp", "data": told, "privacy": noised})
     with refused(DataError, key="privacy.unit", value="node", party="A"):
         record_twin(bit_job(), small_graphs())
+    sizes = {graph.party: size_of(graph, bit_job().inputs) for graph in small_graphs()}
+    with refused(DataError, key="privacy.unit", value="node", party="A"):
+        paradigm_of(bit_job()).session.costs(bit_job(), 12, sizes)
 
 
 def test_no_holder_states_more_than_two_classes() -> None:

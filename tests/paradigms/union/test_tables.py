@@ -443,3 +443,35 @@ def test_banks_tell_symbols_across_organisations_and_out_of_tables_in_one_place(
             files,
             parse_job({**apart_job.model_dump(exclude_unset=True), "name": "more", "label_privacy": {"epsilon": 3.0}}),
         )
+
+
+@pytest.mark.usefixtures("few_trees")
+def test_a_bank_of_symbols_fills_in_its_own_mean_and_sends_none(tmp_path: Path) -> None:
+    """No column is summed with another bank's, so ``column-statistics`` need not be accepted."""
+    allowed = ["confirmed-edges", "counterpart-symbols", "trained-counterparts"]
+    files = written(banks(2, accounts=40), tmp_path / "tables", leakage=allowed)
+    means = dict[PartyId, float]()
+    for bank, file in files.items():
+        party = yaml.safe_load(file.read_text())
+        party["nodes"]["features"] = [{"columns": ["x", "y", "z"], "missing": "mean"}]
+        file.write_text(yaml.safe_dump(party))
+        header, first, *rows = csv.reader((file.parent / "accounts.csv").read_text().splitlines())
+        with (file.parent / "accounts.csv").open("w", newline="") as table:
+            csv.writer(table).writerows([header, [first[0], "", *first[2:]], *rows])
+        means[bank] = sum(float(row[1]) for row in rows) / len(rows)
+    job = parse_job({
+        "paradigm": "averaging",
+        "preset": "auto",
+        "label_privacy": {"epsilon": 2.0},
+        "averaging": {"symbols": {"allow_weak": True}},
+        "data": {"parties": {name: str(path) for name, path in files.items()}},
+    })  # fmt: skip
+    run = RunDirectory.open(train(job, tmp_path / "run").path)
+    trained = {bank: load_predictions(run.party(bank)).uncalibrated for bank in means}
+    predict(run.path)
+    for bank, mean in means.items():
+        assert torch.equal(load_predictions(run.party(bank)).uncalibrated, trained[bank]), "and none is compared"
+        assert kinds_sent(run.path, bank) == {"hello", "column_hashes", "node_list", "perturbed_labels"}
+        encoding = json.loads((run.party_path(bank) / "encoding.json").read_text())
+        assert encoding["fills"][0] == pytest.approx(mean, rel=1e-5)
+    assert means["A"] != pytest.approx(means["B"], rel=1e-3)

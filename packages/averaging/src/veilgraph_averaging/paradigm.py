@@ -40,7 +40,7 @@ from veilgraph_averaging.roles import AveragingHolder, AveragingServer
 from veilgraph_averaging.rows import ROWS
 from veilgraph_averaging.settings import AveragingJob, averaging
 from veilgraph_averaging.symbols.home import own_model
-from veilgraph_averaging.symbols.roles import SymbolHolder, SymbolServer
+from veilgraph_averaging.symbols.roles import SymbolHolder, SymbolServer, check_classes_of_symbols
 from veilgraph_averaging.symbols.words import costs_of_symbols, describe_symbols
 from veilgraph_averaging.symbols.worth import refusal_of_weak, words_of_worth
 from veilgraph_averaging.tasks import Task, TaskSettings
@@ -103,8 +103,12 @@ _WAITS: Final = 10
 
 
 def costs_of(job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
-    """Return what a job sends stage by stage, and its memory; None where the network comes from parties' Python."""
+    """Return what a job sends stage by stage, and its memory; None where the network comes from parties' Python.
+
+    Raises ``ConfigError``: labels have too many classes for symbols.
+    """
     if job.averaging.symbols is not None:
+        check_classes_of_symbols(job, max(own.classes for own in sizes.values()))
         return costs_of_symbols(sizes)
     classes = {holder: own.classes for holder, own in sizes.items() if own.classes}
     stated = classes or dict.fromkeys(sizes, 1)  # of a task without any, which holders merely say that they have

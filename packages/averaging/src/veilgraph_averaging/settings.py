@@ -236,7 +236,7 @@ class AveragingJob(JobSettings):
                 f"averaging.threshold={threshold} must be more than half of the {holders} holders, and no more than "
                 f"all; choose {holders // 2 + 1} to {holders}"
             )
-        if self.timeout_s < _WAITS * own.patience_s:
+        if own.symbols is None and self.timeout_s < _WAITS * own.patience_s:
             raise ValueError(
                 f"timeout_s={self.timeout_s:g} must be at least {_WAITS} times averaging.patience_s="
                 f"{own.patience_s:g}: who is left out of a sum waits for its end; raise the one or lower the other"

@@ -133,7 +133,11 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
     if not nodes and edges and all(each.holders is not None for each in edges):
         return Guess((), None, None, None, tuple(edges), alike=False)
     if not nodes:
-        raise DataError(f"{samples[0].path}: none of the files is of nodes; give one with a row per node and its id")
+        said = ", ".join(f"{each.sample.path.name} by {each.source.name!r} and {each.target.name!r}" for each in edges)
+        taken_for = f" (taken for edges: {said}; rename columns that are no ends)" if said else ""
+        raise DataError(
+            f"{samples[0].path}: none of the files is of nodes{taken_for}; give one with a row per node and its id"
+        )
     if choices.id is not None:
         nodes[0] = _identified(nodes[0], choices.id)
     label, labelled = _labels(nodes, choices.label)
@@ -182,11 +186,15 @@ def _identified(nodes: Nodes, name: str) -> Nodes:
 
 def _check_unique(sample: Sample, column: SampledColumn) -> None:
     """Refuses what --id names where it is no id of every row, or of nearly every row as in an export with slips."""
-    if column.has_missing or len(column.distinct) < (1 - _MOST_REPEATED) * len(column.values):
+    if column.has_missing or _repeats(column):
         raise DataError(
             f"{sample.path}: --id {column.name}: {_why_no_id(column)}; a table of nodes has a row for each, with its "
             "id: leave other rows out of it, or name another column"
         )
+
+
+def _repeats(column: SampledColumn) -> bool:
+    return len(column.distinct) < (1 - _MOST_REPEATED) * len(column.values)
 
 
 def _why_no_id(column: SampledColumn) -> str:
@@ -202,7 +210,9 @@ def _not_quite(sample: Sample) -> str:
     near = (each for each in sample.columns if 2 * len(each.distinct) > len(each.values))
     column = next((each for each in near if _IDS.fullmatch(each.name.strip())), None)
     if column is not None and column not in whole:
-        return f" (in {column.name!r} {_why_no_id(column)})"
+        way_out = f"; --id {column.name} takes it, and --duplicates says which row counts"
+        way_out = "" if column.has_missing or _repeats(column) else way_out
+        return f" (in {column.name!r} {_why_no_id(column)}{way_out})"
     return f" (or is it {whole[0].name!r}?)" if whole else ""
 
 

@@ -126,7 +126,7 @@ class SameColumnsPrivacy(seam.Privacy[J]):
     protects: ClassVar[tuple[str, ...]] = ("label",)
 
     def disclosed_by_tables(self, job: J, features: Sequence[NumericFeatures | CategoricalFeatures]) -> dict[str, str]:
-        filled = any(feature.missing == "mean" for feature in features)
+        filled = any(feature.missing == "mean" for feature in features) and not job.passes.learns_alone
         return {COLUMNS.name: "nodes.features with missing=mean"} if filled else {}
 
 
@@ -162,14 +162,17 @@ def collect(own: Preparation) -> Prepared:
     columns = feature_columns(party, organisation.folder) if encoding is None else encoding.columns
     compared: list[Compared] = [*columns, *edge_columns(party.edges)]
     split = split_hash(party.nodes, identity) if encoding is None else None  # in a prediction nothing learns
-    mine = column_hashes(compared, prediction_kind(party.nodes), encoding, split)
+    # Where no model is shared, missing values are filled in from own rows. Their means are neither summed nor hashed.
+    is_alone = settings.passes.learns_alone
+    mine = column_hashes(compared, prediction_kind(party.nodes), None if is_alone else encoding, split)
     received = check_columns(link, others, compared, mine)
     if encoding is not None:
         table = read_table(party, organisation.folder, encoding, settings.data.feature_scaling, own.streams)
     else:
         first = received.get(names[0], mine)  # all holders' columns stand as the first holder's do
         table = read_nodes(party, organisation.folder, reorder_columns(columns, mine, first), own.streams)
-        encoding = fit_encoding(table, settings.data.feature_scaling, Totals(link, names))
+        total = list if is_alone else Totals(link, names)
+        encoding = fit_encoding(table, settings.data.feature_scaling, total)
     order = np.array(own.streams.order("nodes", table.ids.to_pylist()), dtype=np.int64)
     table = table.take(order)  # in place of the other: tables may be large
     per_node = link.party in settings.inputs.per_node

@@ -34,6 +34,7 @@ from veilgraph.paradigms.sealed.plan import (
     is_apart,
     release_plan,
 )
+from veilgraph.paradigms.sealed.records.home import check_classes_of_bits
 from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder
 from veilgraph.paradigms.sealed.rows import ROWS
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, SealedJob, sealed
@@ -78,6 +79,7 @@ class _SealedSessions(AlignedSessions[SealedJob]):
 
     def costs(self, job: SealedJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs:
         label_holder = sizes[job.data.label_party]
+        check_classes_of_bits(job, job.data.label_party, label_holder.classes)
         if job.passes.evaluates and not label_holder.validation:
             raise ConfigError(
                 f"train.select_by={job.train.select_by}: the job counts validation nodes, and there are none; give "

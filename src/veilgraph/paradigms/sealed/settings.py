@@ -257,11 +257,11 @@ class SealedJob(JobSettings):
 
     @model_validator(mode="after")
     def _check_online(self) -> Self:
-        rules = (
+        rules = (  # first those that no other setting mends
+            (self.paradigm != "sealed", f"paradigm={self.paradigm}: several holders would ask; leave online out"),
+            (self.privacy is not None, "privacy is set: its noise is of all predictions; leave one of both out"),
             (self.named_nodes is None, "named_nodes=null: set it to the most nodes that may be opened"),
             (not self.data.is_apart, "data.holders does not name them: on one machine no share is hidden; name them"),
-            (self.privacy is not None, "privacy is set: noisy votes open with the predictions; leave one of both out"),
-            (self.paradigm != "sealed", f"paradigm={self.paradigm}: several holders would ask; leave online out"),
         )
         for broken, why in rules if self.online else ():
             if broken:
@@ -407,9 +407,8 @@ def _check_records(job: SealedJob, unit: str) -> None:
     ]
     for name, value, needed, reason in rules:
         if value != needed:
-            raise ValueError(
-                f"{name}={value!r} with privacy.unit={unit}: {reason}; leave it out, or set it to {needed!r}"
-            )
+            way_out = "leave it out" if needed is None else f"leave it out, or set it to {needed!r}"
+            raise ValueError(f"{name}={value!r} with privacy.unit={unit}: {reason}; {way_out}")
     if job.data.feature_scaling == "standard":
         raise ValueError(
             f"data.feature_scaling=standard with privacy.unit={unit}: means and deviations of all rows tell of one "

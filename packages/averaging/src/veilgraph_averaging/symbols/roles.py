@@ -33,14 +33,10 @@ from veilgraph_averaging.symbols.home import AtHome, Learnt, own_model
 _TWO = 2
 
 
-def law_of(job: AveragingJob, classes: int) -> Tensor | None:
-    """P(symbol | class), Tensor[C, C] float64; None where nodes without a label answer as well, so that none is known.
-
-    Raises ``ConfigError``: the job has too many classes for symbols.
-    """
-    given, private = job.averaging.symbols, job.label_privacy
+def check_classes_of_symbols(job: AveragingJob, classes: int) -> None:
+    """Raise ``ConfigError`` where labels have too many classes for the job's symbols."""
+    given = job.averaging.symbols
     assert given is not None
-    assert private is not None
     most, what = (
         (_TWO, "averaging.symbols.answers=all") if given.answers == "all" else (MOST_CLASSES, "averaging.symbols")
     )
@@ -52,6 +48,17 @@ def law_of(job: AveragingJob, classes: int) -> Tensor | None:
             key="averaging.symbols",
             value=classes,
         )
+
+
+def law_of(job: AveragingJob, classes: int) -> Tensor | None:
+    """P(symbol | class), Tensor[C, C] float64; None where nodes without a label answer as well, so that none is known.
+
+    Raises ``ConfigError``: the job has too many classes for symbols.
+    """
+    check_classes_of_symbols(job, classes)
+    given, private = job.averaging.symbols, job.label_privacy
+    assert given is not None
+    assert private is not None
     return None if given.answers == "all" else LabelResponse(private.epsilon, classes).transition()
 
 
