@@ -33,7 +33,7 @@ from veilgraph.runtime.launch.jobs import resume, train
 
 CLOSE: Final = 1e-3
 """Of probabilities."""
-TIED, FAR = {40, 72, 168}, 5e-2
+TIED, FAR = {40, 70, 72, 168}, 5e-2
 """Jobs in which rounding decides a vote or a ReLU that is near its tie, so that training takes another course; or, at
 40, weights are 19 at rows of length 5, of edges whose weights have 16 fractional bits."""
 SOME, ALL = {1, 7, 26, 44}, 200

@@ -132,7 +132,7 @@ def worst_rows(draw: np.random.Generator, nodes: int, columns: int) -> Tensor:
     """Rows as bad as may be: duplicates, huge ones, opposite ones, zeros."""
     rows = torch.from_numpy(draw.normal(size=(nodes, columns)))
     rows *= torch.from_numpy(10.0 ** draw.integers(-3, 9, size=(nodes, 1)))
-    rows[draw.random(nodes) < 0.3] = rows[0]
+    rows[draw.random(nodes) < 0.3] = rows[0].clone()
     rows[draw.random(nodes) < 0.1] = -rows[0]
     rows[draw.random(nodes) < 0.1] = 0
     return rows
