@@ -179,7 +179,9 @@ def test_predict_gives_what_the_run_gave(tmp_path: Path) -> None:
     }
     # The predictions carry the time they were made at; what was sent is added to the record of it.
     assert changed - {"parties/A/predictions.safetensors"} == {
-        f"parties/{party}/{name}.jsonl" for party in ("A", "B", SERVER) for name in ("disclosures", "evidence")
+        f"parties/{party}/{name}.jsonl"
+        for party in ("A", "B", SERVER)
+        for name in ("disclosures", "evidence", "software")
     }
 
 
