@@ -296,10 +296,14 @@ def test_weights_are_tested_where_nothing_is_computed_of_them() -> None:
 
 
 @pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize("saved", [False, True])
 @pytest.mark.parametrize("every", [2, 3])
-def test_what_left_the_range_at_any_step_is_counted_when_weights_are_kept_next(every: int, place: int) -> None:
-    """Two trials of three steps: where weights are kept, a trial counts what failed in its own steps so far."""
-    train = {"epochs": 6, "evaluate_every": every, "select_by": "accuracy"}
+def test_what_left_the_range_at_any_step_is_counted_when_weights_are_kept_next(
+    every: int, place: int, saved: bool
+) -> None:
+    """Two trials of three steps: where weights are judged or saved, a trial counts its own failed tests."""
+    often, never = ("checkpoint_every", "evaluate_every") if saved else ("evaluate_every", "checkpoint_every")
+    train = {"epochs": 6, often: every, never: 6, "select_by": "accuracy"}
     context, data = twin_context(small_job(2, {"model": {"network": "linear"}, "train": train}), small_graphs())
     (trial,) = context.plan.trials
     context = replace(context, plan=replace(context.plan, trials=(trial, replace(trial, learning_rate=0.5))))

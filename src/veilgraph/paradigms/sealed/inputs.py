@@ -107,6 +107,7 @@ def plan_of(job: SealedJob, sizes: Sizes | None = None) -> Plan:
         hidden=model.hidden,
         steps=train.epochs,
         kept_every=train.evaluate_every,
+        saved_every=train.checkpoint_every,
         momentum=train.momentum,
         weight_decay=train.weight_decay,
         batch=train.batch_size,

@@ -219,6 +219,7 @@ class Plan:
         hidden: width of the hidden layer.
         steps: of all trials together.
         kept_every: after so many steps, and after the last, weights are judged or kept.
+        saved_every: after so many steps a checkpoint is saved.
         weight_decay: of L2; None: what suits the trial and the number of training rows.
         batch: most rows of a step; None: ``MOST_ROWS``.
         weighted: whether rows have weights in the loss.
@@ -240,6 +241,7 @@ class Plan:
     hidden: int
     steps: int
     kept_every: int
+    saved_every: int
     momentum: float
     weight_decay: float | None
     batch: int | None
@@ -301,8 +303,12 @@ class Plan:
         return not self.standard or all(block.startswith(UNIT) for block in trial.blocks)
 
     def is_kept(self, steps: int) -> bool:
-        """Whether weights are judged or saved after so many steps."""
+        """Whether weights are judged or kept after so many steps."""
         return steps % self.kept_every == 0 or steps == self.steps
+
+    def is_tested(self, steps: int) -> bool:
+        """Whether range tests are made after so many steps: what is saved has the count of all that failed."""
+        return self.is_kept(steps) or steps % self.saved_every == 0
 
     def mean_of(self, members: Sequence[int]) -> Trial:
         """The network that holds the mean of some trials' networks: all their blocks, hidden layers side by side."""

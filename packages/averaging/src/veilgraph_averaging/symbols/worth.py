@@ -12,7 +12,7 @@ from veilgraph.protocol.costs import PartySizes
 from veilgraph_averaging.settings import AveragingJob
 
 LEAST_WORTH: Final = 0.1
-"""Symbols a node, counted as so many without noise, below which they added 0.0 to 0.6 points (ditto)."""
+"""Symbols a node, as so many without noise, below which they added 0.6 points at most (``research.union_privacy``)."""
 
 
 def trained_counterparts(sizes: Mapping[PartyId, PartySizes]) -> float | None:
