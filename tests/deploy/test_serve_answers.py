@@ -1,6 +1,7 @@
 """Answers over HTTPS from a prediction whose shares were kept: the session opens what nobody has asked for before."""
 
 import json
+import os
 import socket
 import ssl
 import threading
@@ -91,6 +92,16 @@ class Notes:
         """Nothing."""
 
 
+def is_open(path: Path) -> bool:
+    """Whether somebody listens at a socket; in a path of its folder, as an address has 108 bytes."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with socket.socket(socket.AF_UNIX) as asks:
+            return asks.connect_ex(f"/proc/self/fd/{folder}/{path.name}") == 0
+    finally:
+        os.close(folder)
+
+
 @contextmanager
 def opened_by(store: PartyStore, role: Opens) -> Iterator[None]:
     """The session of a label holder, in a thread."""
@@ -102,7 +113,7 @@ def opened_by(store: PartyStore, role: Opens) -> Iterator[None]:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     deadline = time.monotonic() + 5
-    while not list(store.path.glob("*.socket")):
+    while not any(map(is_open, store.path.glob("*.socket"))):  # it is there before anybody listens
         assert time.monotonic() < deadline
         time.sleep(0.01)
     try:
