@@ -1,0 +1,1 @@
+"""Two parties compute shares of functions of what each has, and nobody deals to them."""
