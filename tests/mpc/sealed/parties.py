@@ -8,11 +8,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from tests.mpc.sealed.ideal import Ideal
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
+from veilgraph.mpc.sealed.correlations import NOBODY
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine, PlainMachine
+from veilgraph.mpc.sealed.pair import PairMachine
 from veilgraph.mpc.sealed.wire import Wire
 
 Program = Callable[[Machine], object]
@@ -22,9 +25,9 @@ Value = TypeVar("Value")
 
 
 def dealers(holders: int) -> list[PartyId]:
-    """Who may deal: a server and, for three holders or more, the first, the second, or the last of them."""
+    """Who may deal: a server, for two holders nobody and, for more, the first, the second, or the last of them."""
     names = NAMES[:holders]
-    return [SERVER, *(dict.fromkeys([*names[:2], names[-1]]) if holders > 2 else ())]
+    return [SERVER, *(dict.fromkeys([*names[:2], names[-1]]) if holders > 2 else [NOBODY])]
 
 
 def run(
@@ -53,8 +56,8 @@ def run(
         pair_secrets: of the first holder that computes, where another holder deals.
     """
     names: Sequence[PartyId] = NAMES[:holders]
-    parties = names if dealer in names else [*names, dealer]
-    hub = MemoryHub(parties, 60)
+    parties = names if dealer in (*names, NOBODY) else [*names, dealer]
+    hub, ideal = MemoryHub(parties, 60), Ideal()
 
     def one(party: PartyId) -> object:
         link = RecordedLink(wrapped(hub.link(party)), keep_transcript=keeps)
@@ -63,6 +66,8 @@ def run(
         try:
             if party == dealer:
                 return program(DealerMachine(link, names, secrets))
+            if dealer == NOBODY:
+                return program(PairMachine(link, names, ideal.end(leads=party == names[0])))
             return program(HolderMachine(link, names, dealer, pair_secrets))
         except BaseException as error:
             hub.fail(party, error)
@@ -92,11 +97,11 @@ def wire(results: dict[PartyId, object], party: PartyId = "A") -> Wire:
 
 def secret(results: dict[PartyId, object]) -> Tensor:
     """The whole number that a wire of the program is, as a number with a sign: int64."""
-    (dealer,) = [name for name in results if name != TWIN and wire(results, name).public is None]
-    holders = [name for name in results if name not in (dealer, TWIN)]
+    dealer = [name for name in results if name != TWIN and wire(results, name).public is None]
+    holders = [name for name in results if name not in (*dealer, TWIN)]
     public = wire(results, holders[0]).public
     assert public is not None
     assert all(torch.equal(wire(results, holder).known, public) for holder in holders), "Λ is not the same everywhere"
     masks = [wire(results, holder).mask for holder in holders]
-    assert torch.equal(wire(results, dealer).mask, sum(masks[1:], start=masks[0])), "the dealer has other masks"
+    assert all(torch.equal(wire(results, name).mask, sum(masks[1:], start=masks[0])) for name in dealer), "other masks"
     return (public - sum(masks[1:], start=masks[0])).to(torch.int64)

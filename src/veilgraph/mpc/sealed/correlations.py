@@ -132,7 +132,7 @@ class Holder:
     """The end of a holder that computes, with what it has in common with the dealer.
 
     ``leads``: it is the first, which adds what all know. The last is sent what is missing from the others' shares.
-    Where ``shares_stream``, the dealer has data, and the first two holders have a stream of their own.
+    Where ``shares_stream``, the dealer has data or is ``NOBODY``, and the first two holders have a stream of their own.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Holder:
         self.leads, self._is_last = link.party == holders[0], link.party == holders[-1]
         self.is_second = link.party in holders[1:2]
         self._operation = -1
-        self._stream = self._received_stream(dealer)
+        self._stream = Stream(secrets(SEED_BYTES)) if dealer == NOBODY else self._received_stream(dealer)
         self._pair: Stream | None = None
         if shares_stream and self.leads:
             seed = secrets(SEED_BYTES)

@@ -121,7 +121,7 @@ class Hide(Operation[HiddenGraph]):
     weight_bits: int
 
     @property
-    def _graph(self) -> HiddenGraph:
+    def graph(self) -> HiddenGraph:
         return HiddenGraph(self.owner, self.nodes, self.nodes + self.padded, self.weight_bits)
 
     @property
@@ -152,42 +152,46 @@ class Hide(Operation[HiddenGraph]):
             return self._relative(receive_as(holder.link, self.owner, tag, size, torch.int64))
         if holder.leads:
             return self._random(holder.drawn(self._forms))
-        return self._relative(holder.told(tag, size)) if holder.is_second else self._graph
+        return self._relative(holder.told(tag, size)) if holder.is_second else self.graph
 
     def _relative(self, relative: Tensor) -> HiddenGraph:
-        check_places(relative[: 2 * self._graph.slots + self.nodes], self._graph.slots, self.owner)
+        check_places(relative[: 2 * self.graph.slots + self.nodes], self.graph.slots, self.owner)
         spread, turn, pick, *masked = torch.split(relative, self._lengths)
         kept = Steps(spread, turn, pick).compact()
-        return replace(self._graph, steps=kept, weights=masked[0][:, None].clone() if masked else None)
+        return replace(self.graph, steps=kept, weights=masked[0][:, None].clone() if masked else None)
 
     def _random(self, drawn: Sequence[Tensor]) -> HiddenGraph:
         spread, turn, pick, *mask = drawn
         steps = Steps(*map(shuffled, (spread, turn, pick))).compact()
-        return replace(self._graph, steps=steps, weights=mask[0] if mask else None)
+        return replace(self.graph, steps=steps, weights=mask[0] if mask else None)
 
-    def _own(self, drawn: Sequence[Tensor]) -> tuple[HiddenGraph, Tensor]:
-        """Return the owner's graph, and what it tells others: int64; ``ConfigError``: there are too many edges."""
-        edges, owner, one, graph = self.edges, self.owner, 1 << self.weight_bits, self._graph
+    def own_edges(self) -> tuple[HiddenGraph, Tensor]:
+        """Return the owner's graph with its edges alone, and what each counts; ``ConfigError``: there are too many."""
+        edges, owner = self.edges, self.owner
         if edges is None or edges.shape[1] > self.padded:
             count = 0 if edges is None else edges.shape[1]
             raise ConfigError(
                 f"padded={self.padded}: {owner} has {count:,} edges; raise it", key="padded", value=self.padded
             )
+        counts = torch.full((edges.shape[1],), 1 << self.weight_bits, dtype=torch.int32 if not self.weight_bits else None)
+        if self.weights is not None and self.weight_bits:
+            counts = encode(self.weights, self.weight_bits, f"{owner}'s edge weights", REMEDY)
+        return replace(self.graph, adjacency=_adjacency(edges, counts.numpy(), self.nodes)), counts
+
+    def _own(self, drawn: Sequence[Tensor]) -> tuple[HiddenGraph, Tensor]:
+        """Return the owner's graph, and what it tells others: int64; errors as of ``own_edges``."""
+        (graph, counts), edges = self.own_edges(), self.edges
+        assert edges is not None
         steps = steps_of(edges, self.nodes, self.padded)
         spread, turn, pick = map(shuffled, drawn[:3])
         relative = Steps(rest_after(steps.spread, spread), rest_before(steps.turn, turn), rest_after(steps.pick, pick))
-        told, counts = [relative.spread, relative.turn, relative.pick], np.ones(edges.shape[1], np.int32)
-        own_weights = masked = None
+        told, own_weights, masked = [relative.spread, relative.turn, relative.pick], None, None
         if self.weight_bits:
-            whole = torch.full((edges.shape[1],), one)
-            if self.weights is not None:
-                whole = encode(self.weights, self.weight_bits, f"{owner}'s edge weights", REMEDY)
-            counts, own_weights = whole.numpy(), weights_of(steps, edges, whole, one)[:, None]
+            own_weights = weights_of(steps, edges, counts, 1 << self.weight_bits)[:, None]
             masked = take_rows(own_weights, inverse(turn)) - drawn[3]
             told.append(masked[:, 0])
         own = _OwnEdges(steps.compact(), int32_if_small(turn, graph.slots), own_weights)
-        adjacency = _adjacency(edges, counts, self.nodes)
-        return replace(graph, steps=relative.compact(), weights=masked, own=own, adjacency=adjacency), torch.cat(told)
+        return replace(graph, steps=relative.compact(), weights=masked, own=own), torch.cat(told)
 
     @override
     def deal(self, dealer: Dealer) -> HiddenGraph:
@@ -199,7 +203,7 @@ class Hide(Operation[HiddenGraph]):
         if self.owner != dealer.party:
             return self._random(dealer.draw(self.owner, self._forms))
         drawn = dealer.draw(dealer.holders[0], self._forms)
-        graph, told = dealer.own(lambda _: self._own(drawn)) or (self._graph, None)
+        graph, told = dealer.own(lambda _: self._own(drawn)) or (self.graph, None)
         dealer.tell(Kind.PLACEMENT, dealer.holders[1:2], (sum(self._lengths),), told)
         return graph
 
@@ -207,7 +211,7 @@ class Hide(Operation[HiddenGraph]):
     def plain(self) -> HiddenGraph:
         assert self.edges is not None
         weights = np.ones(self.edges.shape[1]) if self.weights is None else self.weights.to(torch.float64).numpy()
-        return replace(self._graph, adjacency=_adjacency(self.edges, weights, self.nodes))
+        return replace(self.graph, adjacency=_adjacency(self.edges, weights, self.nodes))
 
 
 def _adjacency(edges: Tensor, counts: np.ndarray[Any, np.dtype[Any]], nodes: int) -> sp.csr_array:

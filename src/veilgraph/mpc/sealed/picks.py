@@ -66,7 +66,7 @@ class Pick(Operation[Summands]):
         relative = self._relative(shuffled(holder.drawn(self._order)[0]))
         broadcast(holder.link, holder.others, tag, relative)
         (dealt,) = holder.dealt(tag, [self._form])
-        return self._summand(take_rows(self.wire.known, self._chosen()) - take_rows(dealt, relative))
+        return self._summand(take_rows(self.wire.known, self.chosen()) - take_rows(dealt, relative))
 
     def _for_dealer(self, holder: Holder, tag: Tag) -> Summands:
         """Return this holder's summand of rows that the dealer chooses: the second has a share of these rows of Λ."""
@@ -84,7 +84,7 @@ class Pick(Operation[Summands]):
         check_places(relative, self.wire.shape[0], self.owner)
         return take_rows(share, relative)
 
-    def _chosen(self) -> Tensor:
+    def chosen(self) -> Tensor:
         """Return the owner's rows; ``ConfigError``: they are not ``count`` different ones."""
         if self.rows is None:
             raise ConfigError(f"{self.owner} chooses rows and gives none: give {self.count}")
@@ -96,12 +96,12 @@ class Pick(Operation[Summands]):
         return self.rows
 
     def _relative(self, random: Tensor) -> Tensor:
-        return rest_after(self._chosen(), random)
+        return rest_after(self.chosen(), random)
 
     def _dealers_part(self, dealer: LinkedDealer, relative: Tensor | None) -> Tensor:
         assert relative is not None
         share = dealer.receive(dealer.holders[0], Kind.MASKED_ROWS, self._form)
-        return take_rows(share, relative) - take_rows(self.wire.mask, self._chosen())
+        return take_rows(share, relative) - take_rows(self.wire.mask, self.chosen())
 
     def _summand(self, part: Tensor) -> Summands:
         return Summands(part, self.wire.bits)

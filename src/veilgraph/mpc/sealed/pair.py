@@ -1,0 +1,229 @@
+"""Two holders without a dealer: what others are dealt they compute together, from the shares that each has.
+
+A wire is v = Λ − λ_0 − λ_1 as ever, but nothing is opened under masks: Λ is what both know of it, most often zero, and
+holder p's share is −λ_p, with Λ at the one that leads. Openings without a cut are no messages, and inputs stay where
+they are.
+
+What both compute together is shares of functions of what each has (``Together``): products by encryption, bits by
+oblivious transfer (``veilgraph.mpc.pair``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.secrets import SecretSource, system_secrets
+from veilgraph.core.types import Link, PartyId
+from veilgraph.mpc.ring import matmul, transposed_matmul
+from veilgraph.mpc.sealed.correlations import NOBODY, Holder, Operation, Result, encoded
+from veilgraph.mpc.sealed.hops import HiddenGraph, Hide
+from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.opening import Open
+from veilgraph.mpc.sealed.picks import Pick
+from veilgraph.mpc.sealed.sines import FACTOR_BITS, SUM_BITS, UNIT_BITS, odd_multiples
+from veilgraph.mpc.sealed.wire import DTYPES, Bilinear, Bit, Ring, Summands, Wire
+
+
+class Together(Protocol):
+    """Shares of functions of what two parties have; both call, each with its own, and neither learns more.
+
+    Shares add up in Z_2^64, int64, unless said otherwise; bits are shared by XOR, bool.
+    """
+
+    def matmul(self, left: Tensor | None, right: Tensor | None, sizes: tuple[int, int, int], /) -> Tensor:
+        """``left`` [n, k] of one party times ``right`` [k, m] of the other: [n, m]."""
+
+    def inner(self, own: Tensor, bits: int = 64, /) -> Tensor:
+        """Σ_j x_j·y_j of the first party's x and the second's y, [J, n] of signed numbers of ``bits``: [n]."""
+
+    def hop(
+        self, matrix: sp.csr_array | None, rows: Tensor | None, shape: tuple[int, int], columns: int, ring: Ring, /
+    ) -> Tensor:
+        """A sparse ``matrix`` of one party times the other's ``rows``, in ``ring``: [targets, columns]."""
+
+    def wraps(self, own: Tensor, /) -> Tensor:
+        """The product of the bits that each has."""
+
+    def arithmetic(self, share: Tensor, /) -> Tensor:
+        """A bit, as a number."""
+
+    def gate(self, bit: Tensor, number: Tensor, /) -> Tensor:
+        """A bit times a number."""
+
+    def negative(self, share: Tensor, /) -> Tensor:
+        """Whether a number of Z_2^64 is below zero: a bit."""
+
+
+class PairMachine(Machine):
+    """The machine of one of two holders, to whom nobody deals; ``secrets`` gives the seeds of its streams."""
+
+    def __init__(
+        self, link: Link, holders: Sequence[PartyId], together: Together, secrets: SecretSource = system_secrets
+    ) -> None:
+        super().__init__(holders, link.party, NOBODY)
+        self._together, self._holder = together, Holder(link, self.computing, NOBODY, secrets, shares_stream=True)
+
+    @property
+    def _leads(self) -> bool:
+        return self.party == self.holders[0]
+
+    @override
+    def run(self, operation: Operation[Result]) -> Result:
+        return operation.hold(self._holder)
+
+    def _own(self, wire: Wire) -> Tensor:
+        """This holder's share of a wire."""
+        return wire.public - wire.mask if self._leads and wire.public is not None else -wire.mask
+
+    @staticmethod
+    def _wire(share: Tensor, bits: int, owner: PartyId | None = None) -> Wire:
+        return Wire(share.new_zeros(()).expand(share.shape), -share, bits, owner)
+
+    def _zeros(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Uniform numbers that the two holders' are zero together."""
+        (drawn,) = self._holder.drawn_in_pair([(tuple(shape), dtype)])
+        return drawn if self._leads else -drawn
+
+    @override
+    def put(self, owner: PartyId, values: Tensor | None, shape: Sequence[int], bits: int) -> Wire:
+        size = tuple(shape)
+        if self.party == owner:
+            return self._wire(encoded(owner, values, size, bits), bits, owner)
+        return self._wire(torch.zeros((), dtype=torch.int64).expand(size), bits, owner)
+
+    @override
+    def split(self, wire: Wire) -> Summands:
+        return Summands(self._own(wire), wire.bits)
+
+    @override
+    def product(self, function: Bilinear, left: Wire, right: Wire) -> Summands:
+        l, r, bits = self._own(left), self._own(right), left.bits + right.bits
+        own = function(l, r)
+        first, second = self.holders
+        # Whose share of the left factor meets the other's of the right one: a factor that somebody owns is its alone.
+        meets = [
+            one
+            for one, other in ((first, second), (second, first))
+            if left.owner in (None, one) and right.owner in (None, other)
+        ]
+        if not meets:
+            return Summands(own, bits)
+        if function is torch.mul:
+            l, r = (part.reshape(-1) for part in torch.broadcast_tensors(l, r))
+            if left is right:
+                return Summands(own + 2 * self._together.inner(l[None]).reshape(own.shape), bits)
+            leads = [l if self._leads == (one == first) else r for one in meets]
+            return Summands(own + self._together.inner(torch.stack(leads)).reshape(own.shape), bits)
+        l, sizes = self._as_matrices(function, l, r)
+        for one in meets:
+            own = own + self._together.matmul(*((l, None) if self.party == one else (None, r)), sizes)
+        return Summands(own, bits)
+
+    @staticmethod
+    def _as_matrices(function: Bilinear, left: Tensor, right: Tensor) -> tuple[Tensor, tuple[int, int, int]]:
+        if function is transposed_matmul:
+            left = left.T
+        elif function is not matmul:
+            raise TypeError(f"{function}: two holders without a dealer multiply entries and matrices alone")
+        return left, (left.shape[0], left.shape[1], right.shape[1])
+
+    @override
+    def triple(self, left: Wire, middle: Wire, right: Wire) -> Summands:
+        two = self.product(torch.mul, left, middle)
+        return self.product(torch.mul, self._wire(two.part, two.bits), right)
+
+    @override
+    def sines(self, wire: Wire, period_bits: int, factors: Sequence[float]) -> Summands:
+        """Add up sin(x_0)·cos(x_1) + cos(x_0)·sin(x_1) of two shares, each of which its holder knows."""
+        own, count = self._own(wire).reshape(-1), len(factors)
+        if own.is_meta:
+            told = own.expand(2 * count, -1)
+        else:
+            cosines, sines = torch.stack([*odd_multiples(own, period_bits + wire.bits, count)]).unbind(1)
+            if self._leads:
+                told = torch.cat([sines, cosines])
+            else:  # the factors are multiplied in by the second holder
+                half = 1 << UNIT_BITS - 1
+                whole = torch.tensor([round(factor * 2.0**FACTOR_BITS) for factor in factors])[:, None]
+                told = torch.cat([part * whole + half >> UNIT_BITS for part in (cosines, sines)])
+        return Summands(self._together.inner(told, UNIT_BITS + 2).reshape(wire.shape), SUM_BITS)
+
+    @override
+    def open(self, summands: Summands, shift: int = 0, ring: Ring = 64, *, bits: int | None = None) -> Wire:
+        """Cut or lift the holders' own summands: nothing is opened, and the result is a wire of new shares."""
+        cut = Open(summands, shift, ring, bits, by_two=True)
+        part = summands.part.to(DTYPES[cut.width])
+        if not cut.by_bits:
+            return self._wire(part.to(DTYPES[ring]), cut.result_bits)
+        part = part + self._zeros(cut.shape, part.dtype) + (cut.offset if self._leads else 0)
+        share = cut.cut(part)
+        if cut.wraps:
+            wraps = self._together.wraps(part >= 0) - int(self._leads)
+            share = share + (wraps << (cut.width - shift))
+        if self._leads:
+            share = share - (cut.offset >> shift)
+        return self._wire(share.to(DTYPES[ring]), cut.result_bits)
+
+    @override
+    def noised(self, summands: Summands, epsilon: float) -> Summands:
+        if math.isinf(epsilon):
+            return summands
+        raise ConfigError("trust=nobody: nobody draws noise that no holder knows; take trust=dealer", key="trust")
+
+    @override
+    def negative(self, wire: Wire) -> Bit:
+        share = self._together.arithmetic(self._together.negative(self._own(wire)))
+        return Bit(torch.zeros((), dtype=torch.bool, device=share.device).expand(share.shape), share)
+
+    @override
+    def gate(self, bit: Bit, wire: Wire) -> Summands:
+        own = (bit.mask & 1).to(torch.bool)  # two shares of 0 or 1 differ in their last bits where it is 1
+        if self._leads and bit.public is not None:
+            own = own ^ bit.public
+        own, number = torch.broadcast_tensors(own, self._own(wire))
+        return Summands(self._together.gate(own, number), wire.bits)
+
+    @override
+    def hidden_graph(
+        self,
+        owner: PartyId,
+        edges: Tensor | None,
+        nodes: int,
+        padded: int,
+        weights: Tensor | None = None,
+        weight_bits: int = 0,
+    ) -> HiddenGraph:
+        """Keep directed edges at their owner. No message."""
+        hidden = Hide(owner, edges, nodes, padded, weights, weight_bits)
+        return hidden.own_edges()[0] if self.party == owner else hidden.graph
+
+    @override
+    def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
+        own, weight_bits = self._own(wire), graphs[0].weight_bits
+        total = own << weight_bits
+        for graph in graphs:
+            matrix = graph.adjacency if self.party == graph.owner else None
+            if matrix is not None:
+                total = total + torch.from_numpy(matrix @ own.numpy())
+            rows = None if self.party == graph.owner else own
+            shape = graph.nodes, graph.nodes
+            total = total + self._together.hop(matrix, rows, shape, own.shape[1], 32 if wire.ring == 32 else 64)
+        return Summands(total, wire.bits + weight_bits)
+
+    @override
+    def pick(self, owner: PartyId, rows: Tensor | None, count: int, wire: Wire) -> Summands:
+        own, nodes = self._own(wire), wire.shape[0]
+        if self.party != owner:
+            return Summands(self._together.hop(None, own, (count, nodes), own.shape[1], 64), wire.bits)
+        chosen = Pick(owner, rows, count, wire).chosen()
+        ones = torch.ones(count, dtype=torch.int32).numpy()
+        matrix = sp.csr_array((ones, (torch.arange(count).numpy(), chosen.numpy())), shape=(count, nodes))
+        return Summands(own[chosen] + self._together.hop(matrix, None, (count, nodes), own.shape[1], 64), wire.bits)

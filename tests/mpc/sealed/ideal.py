@@ -1,0 +1,93 @@
+"""What two holders compute together, by somebody whom both tell everything: the real protocols give the same."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+
+class Ideal:
+    """The ideal functionality of both holders; ``calls`` counts what they ask for."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, int] = {}
+        self._barrier = threading.Barrier(2, timeout=60)
+        self._told: list[object] = [None, None]
+        self._shares: list[Tensor] = []
+
+    def end(self, *, leads: bool) -> "IdealEnd":
+        return IdealEnd(self, 0 if leads else 1)
+
+    def compute(
+        self, place: int, name: str, own: object, function: Callable[[object, object], Tensor], *, bits: bool
+    ) -> Tensor:
+        self._told[place] = own
+        self._barrier.wait()
+        if place == 0:
+            self.calls[name] = self.calls.get(name, 0) + 1
+            whole = function(*self._told)
+            if bits:
+                first = torch.randint(0, 2, whole.shape).bool()
+                self._shares = [first, first ^ whole]
+            else:
+                first = torch.from_numpy(np.random.default_rng().integers(-(2**63), 2**63, whole.shape)).to(whole.dtype)
+                self._shares = [first, whole - first]
+        self._barrier.wait()
+        found = self._shares[place]
+        self._barrier.wait()
+        return found
+
+
+class IdealEnd:
+    def __init__(self, ideal: Ideal, place: int) -> None:
+        self._ideal, self._place = ideal, place
+
+    def _ask(self, name: str, own: object, function: Callable[..., Tensor], *, bits: bool = False) -> Tensor:
+        return self._ideal.compute(self._place, name, own, function, bits=bits)
+
+    def matmul(self, left: Tensor | None, right: Tensor | None, sizes: tuple[int, int, int]) -> Tensor:
+        n, k, m = sizes
+        assert (left is None) != (right is None)
+        assert left is None or tuple(left.shape) == (n, k)
+        assert right is None or tuple(right.shape) == (k, m)
+
+        def multiply(*pairs: Sequence[Tensor | None]) -> Tensor:
+            (one,) = [each for each, _ in pairs if each is not None]
+            (other,) = [each for _, each in pairs if each is not None]
+            return torch.from_numpy(one.numpy() @ other.numpy())
+
+        return self._ask("matmul", (left, right), multiply)
+
+    def inner(self, own: Tensor, bits: int = 64) -> Tensor:
+        assert own.ndim == 2
+        assert bits == 64 or not own.numel() or int(own.abs().max()) < 1 << (bits - 1)
+        return self._ask("inner", own, lambda one, other: (one * other).sum(0))
+
+    def hop(
+        self, matrix: sp.csr_array | None, rows: Tensor | None, shape: tuple[int, int], columns: int, ring: int
+    ) -> Tensor:
+        assert (matrix is None) != (rows is None)
+        assert matrix is None or matrix.shape == shape
+        assert rows is None or tuple(rows.shape) == (shape[1], columns)
+
+        def multiply(*pairs: tuple[sp.csr_array | None, Tensor | None]) -> Tensor:
+            (one,) = [each for each, _ in pairs if each is not None]
+            (other,) = [each for _, each in pairs if each is not None]
+            return torch.from_numpy(one @ other.numpy()).to(torch.int32 if ring == 32 else torch.int64)
+
+        return self._ask("hop", (matrix, rows), multiply)
+
+    def wraps(self, own: Tensor) -> Tensor:
+        return self._ask("wraps", own, lambda one, other: (one & other).to(torch.int64))
+
+    def arithmetic(self, share: Tensor) -> Tensor:
+        return self._ask("arithmetic", share, lambda one, other: (one ^ other).to(torch.int64))
+
+    def gate(self, bit: Tensor, number: Tensor) -> Tensor:
+        return self._ask("gate", (bit, number), lambda one, other: (one[0] ^ other[0]) * (one[1] + other[1]))
+
+    def negative(self, share: Tensor) -> Tensor:
+        return self._ask("negative", share, lambda one, other: one + other < 0, bits=True)
