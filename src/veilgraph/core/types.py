@@ -13,6 +13,8 @@ PartyId = str
 """Name of a party, unique in a job. Data holders choose theirs; the server's is ``SERVER``."""
 
 SERVER: Final[PartyId] = "server"
+NOBODY: Final[PartyId] = ""
+"""In place of a party."""
 
 MASKS: Final = ("train_mask", "val_mask", "test_mask")
 """Of a graph: which nodes are trained with, validated with and tested on."""

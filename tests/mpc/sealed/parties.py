@@ -10,10 +10,9 @@ from torch import Tensor
 
 from tests.mpc.sealed.ideal import Ideal
 from veilgraph.core.secrets import SecretSource
-from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.core.types import NOBODY, SERVER, Link, PartyId
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
-from veilgraph.mpc.sealed.correlations import NOBODY
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine, PlainMachine
 from veilgraph.mpc.sealed.pair import PairMachine
 from veilgraph.mpc.sealed.wire import Wire

@@ -17,14 +17,14 @@ from tests.mpc.sealed.faults import bits_unmasked, pair_unmasked
 from tests.mpc.sealed.parties import NAMES, TWIN, dealers, of, run, secret, wire
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.errors import ConfigError, ProtocolError, RangeOverflow
-from veilgraph.core.types import Kind, PartyId, Tag
+from veilgraph.core.types import NOBODY, Kind, PartyId, Tag
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
 from veilgraph.link.wrapper import Wrapper
 from veilgraph.mpc import bits as planes
 from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed import functions, hops
-from veilgraph.mpc.sealed.correlations import NOBODY, Holder
+from veilgraph.mpc.sealed.correlations import Holder
 from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine, PlainMachine
 from veilgraph.mpc.sealed.opening import GUARD, Open

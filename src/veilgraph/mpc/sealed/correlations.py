@@ -24,7 +24,7 @@ from typing_extensions import override
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
-from veilgraph.core.types import Kind, Link, PartyId, Tag
+from veilgraph.core.types import NOBODY, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import exchange, receive_as
 from veilgraph.mpc.ring import encode
 
@@ -40,7 +40,6 @@ Round: TypeAlias = Sequence[Message]  # messages that wait for the rounds before
 Result = TypeVar("Result")
 Own = TypeVar("Own")
 Result_co = TypeVar("Result_co", covariant=True)
-NOBODY: Final = ""  # in place of a holder
 REMEDY: Final = "lower sealed.bits, or scale the columns of the tables"
 _ALIGNED: Final = 8
 

@@ -12,10 +12,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.secrets import SEED_BYTES
-from veilgraph.core.types import Kind, PartyId
+from veilgraph.core.types import NOBODY, Kind, PartyId
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.sealed.correlations import (
-    NOBODY,
     Dealer,
     Form,
     LinkedDealer,

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.types import Kind, PartyId, Tag
+from veilgraph.core.types import NOBODY, Kind, PartyId, Tag
 from veilgraph.link.collectives import exchange
 from veilgraph.mpc import bits as planes
-from veilgraph.mpc.sealed.correlations import NOBODY, Dealer, Form, Holder, Operation, Round, size_of, sum_parts
+from veilgraph.mpc.sealed.correlations import Dealer, Form, Holder, Operation, Round, size_of, sum_parts
 from veilgraph.mpc.sealed.wire import DTYPES, Ring, Summands, Wire, plain_wire
 
 GUARD: Final = 2  # an opened value of Z_2^n with truncation is below 2^(n − GUARD) in magnitude

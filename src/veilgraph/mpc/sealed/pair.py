@@ -21,9 +21,9 @@ from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.secrets import SecretSource, system_secrets
-from veilgraph.core.types import Link, PartyId
+from veilgraph.core.types import NOBODY, Link, PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
-from veilgraph.mpc.sealed.correlations import NOBODY, Holder, Operation, Result, encoded
+from veilgraph.mpc.sealed.correlations import Holder, Operation, Result, encoded
 from veilgraph.mpc.sealed.hops import HiddenGraph, Hide
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.opening import Open

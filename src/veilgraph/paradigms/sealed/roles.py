@@ -15,12 +15,14 @@ from typing_extensions import override
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.secrets import SEED_BYTES
-from veilgraph.core.types import SERVER, Kind, PartyId, Tag
+from veilgraph.core.types import NOBODY, SERVER, Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import broadcast, gather
 from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.cut_and_choose import Dealing, checked_link, dealer_of, failed_check_reason
+from veilgraph.mpc.pair.exchange import Exchange
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine
+from veilgraph.mpc.sealed.pair import PairMachine
 from veilgraph.paradigms.sealed.inputs import (
     max_degree_of,
     own_data,
@@ -283,7 +285,7 @@ class SealedDealer(SealedRole):
     @override
     def catch_up(self, epoch: int | None) -> None:
         """Before a checkpoint, and at the end, wait until all holders have saved the previous one."""
-        self.tell_checkpoint(epoch, {self._job.dealing_party} - {SERVER})
+        self.tell_checkpoint(epoch, {self._job.dealing_party} - {SERVER, NOBODY})
         self.await_checkpoint(epoch, self.session.holders)
 
     @override
@@ -401,7 +403,7 @@ class SealedHolder(SealedRole):
     @override
     def catch_up(self, epoch: int | None) -> None:
         own, dealer = self.session.link.party, self._job.dealing_party
-        self.tell_checkpoint(epoch, {SERVER, dealer} - {own})
+        self.tell_checkpoint(epoch, {SERVER, dealer} - {own, NOBODY})
         if own == dealer:
             self.await_checkpoint(epoch, [*self._job.computing, SERVER])
 
@@ -447,6 +449,8 @@ class SealedHolder(SealedRole):
         dealer, secrets = self._job.dealing_party, self.session.secrets
         if dealer == link.party:
             return DealerMachine(link, holders, secrets)
+        if dealer == NOBODY:
+            return PairMachine(link, holders, Exchange(link, holders, secrets), secrets)
         if rate:
             link = checked_link(link, holders, SERVER, dealing, rate, secrets, self.session.keeper)
         return HolderMachine(link, holders, dealer, secrets)

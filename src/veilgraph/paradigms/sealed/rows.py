@@ -75,7 +75,10 @@ NAMED_NODES: Final = ALL_NODES.otherwise("`named_nodes`")
 ONLINE: Final = Condition[SealedJob]("`online`", lambda job: job.online)
 AT_ONCE: Final = ONLINE.otherwise("`online: false`")
 DEALT: Final = Condition[SealedJob]("`trust: dealer`", lambda job: job.trust == "dealer")
-BY_HOLDER: Final = DEALT.otherwise("`trust: majority`")
+BY_HOLDER: Final = Condition[SealedJob]("`trust: majority`", lambda job: job.trust == "majority")
+UNDEALT: Final = Condition[SealedJob]("`trust: nobody`", lambda job: job.trust == "nobody")
+MASKED: Final = UNDEALT.otherwise("not `trust: nobody`")
+BY_HOLDERS: Final = DEALT.otherwise("`trust: majority` or `nobody`")
 CHECKED: Final = Condition[SealedJob]("`dealer_checks`", lambda job: job.dealer_checks > 0)
 NOISED: Final = Condition[SealedJob]("`privacy.unit: edge`", lambda job: job.votes is not None)
 RECORDS: Final = Condition[SealedJob]("`privacy.unit: training-record`",
@@ -99,7 +102,7 @@ SERVER_TO_DEALING: Final = Route[SealedJob](
     SERVER, "holder that deals", lambda job, _, receiver: receiver == job.dealing_party
 )
 FIRST_TWO: Final = Route[SealedJob](
-    "first other holder", "second other holder", lambda job, *ends: ends == job.computing[:2]
+    "first of those that compute", "second", lambda job, *ends: ends == job.computing[:2]
 )
 
 _COUNT: Final = "Opens one number to the receiver at every evaluation: the mask is of that one value."
@@ -109,7 +112,11 @@ _DEALT_DATA: Final = (
     "Uniform: made of random numbers and of the sender's data, less what other holders draw, which the receiver lacks. "
     "All other holders together read the sender's data."
 )
-_PAIR: Final = "Random: what both draw from it hides from the holder that deals what they send it."
+_PAIR: Final = "Random: what both draw from it hides what they send a holder that deals, or cancels in their sums."
+_TOGETHER: Final = (
+    "Ciphertexts under the sender's key, answers to the receiver's that are flooded with noise, and oblivious transfers: "
+    "the receiver learns a share of a result, which is uniform."
+)
 _PLACES: Final = "Uniform for the receiver, which lacks the random order that it is relative to."
 _SHARES: Final = "Masks of the sender's under further masks; the receiver lacks the sender's share of either."
 _ROWS: Final = "Uniform for the receiver, which lacks what the first two other holders draw together."
@@ -150,12 +157,14 @@ PASSES: Final[tuple[MessageSpec[SealedJob], ...]] = (
         forms=(WireFormat("0, 0", "uint8 [32]", "set-up"),)),
     MessageSpec(Kind.SEED, FROM_DEALING, "the seed of the receiver's own masks", "random", _DEALT, when=(BY_HOLDER,),
         forms=(WireFormat("0, 0", "uint8 [32]", "set-up"),)),
-    MessageSpec(Kind.SEED, FIRST_TWO, "the seed of what both draw against the holder that deals", "random", _PAIR,
-        when=(BY_HOLDER,), forms=(WireFormat("0, 0", "uint8 [32]", "set-up"),)),
+    MessageSpec(Kind.SEED, FIRST_TWO, "the seed of what both draw, and nobody else knows", "random", _PAIR,
+        when=(BY_HOLDERS,), forms=(WireFormat("0, 0", "uint8 [32]", "set-up"),)),
     MessageSpec(Kind.CORRELATION, FROM_SERVER, "products of masks under fresh masks", "random", _DEALT, when=(DEALT,),
         forms=(WireFormat("k, 0", "uint8", "every pass"),)),
     MessageSpec(Kind.CORRELATION, FROM_DEALING, "products of masks, and summands of the sender's, under fresh masks",
         "mask", _DEALT_DATA, when=(BY_HOLDER,), forms=(WireFormat("k, 0", "uint8", "every pass"),)),
+    MessageSpec(Kind.CORRELATION, TO_HOLDER, "what two holders compute shares of products and bits from", "blinding",
+        _TOGETHER, when=(UNDEALT,), forms=(WireFormat("k, 0", "uint8", "every pass"),)),
     MessageSpec(Kind.COMMITMENT, FROM_SERVER,
         "digests of what is going to be dealt, or the key of a dealing that is not used", "random", _DEALT,
         when=(CHECKED,),
@@ -173,20 +182,22 @@ PASSES: Final[tuple[MessageSpec[SealedJob], ...]] = (
         forms=(WireFormat("stride, 0", "uint8 [1]", "every 16 MiB"),)),
     MessageSpec(Kind.READY, SERVER_TO_DEALING, "that a checkpoint passed", "none", "One byte, always the same.",
         when=(BY_HOLDER,), forms=(WireFormat("epoch, 1", "uint8 [1]", "every checkpoint"),)),
-    MessageSpec(Kind.MASKED_WIRE, TO_HOLDER, "secrets, or shares of them, under fresh masks", "mask", _WIRE,
+    MessageSpec(Kind.MASKED_WIRE, TO_HOLDER, "secrets, or shares of them, under fresh masks", "mask", _WIRE, when=(MASKED,),
         forms=(WireFormat("k, round", "ring, as what is opened", "every pass"),)),
     MessageSpec(Kind.MASKED_BITS, TO_HOLDER,
         "bits of comparisons, and with two holders of truncations, under one-time masks", "mask", _WIRE,
+        when=(MASKED,),
         forms=(WireFormat("k, level", "ring [1 or 2, groups, ⌈entries/64⌉]", "every pass"),
                WireFormat("k, 0", "ring [⌈entries/64⌉]", "every pass, with two holders"))),
     MessageSpec(Kind.PLACEMENT, TO_HOLDER, "orders of edges and rows relative to random ones", "blinding", _PLACES,
+        when=(MASKED,),
         forms=(WireFormat("k, 0", "int64 [2·(N + Ē_p) + N]", "set-up"),
                WireFormat("k, 0", "int64 [rows]", "rows chosen"))),
     MessageSpec(Kind.MASKED_ROWS, TO_DEALING, "masked values, or shares of them, under further masks", "mask", _ROWS,
         when=(BY_HOLDER,),
         forms=(WireFormat("k, 0", "int32 [1 or 2, N + Ē_p, columns]", "every hop over its edges"),
                WireFormat("k, 0", "int64 [N, columns]", "rows that it chooses"))),
-    MessageSpec(Kind.MASKED_ROWS, TO_HOLDER, "shares of masks under further masks", "mask", _SHARES,
+    MessageSpec(Kind.MASKED_ROWS, TO_HOLDER, "shares of masks under further masks", "mask", _SHARES, when=(MASKED,),
         forms=(WireFormat("k, 0", "int32 [N + Ē_p, columns]", "every hop"),)),
     MessageSpec(Kind.MASK_SHARE, TO_HOLDER, "shares of the mask of the bit that says whether numbers left their range",
         "share", _RANGE, when=(TRAINED,), forms=(WireFormat("k, 0", "int64 [1]", "inference, release"),)),

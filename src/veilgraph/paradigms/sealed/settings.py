@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from veilgraph.core.settings import Settings, read_by
 from veilgraph.core.text import listed
-from veilgraph.core.types import SERVER, PartyId
+from veilgraph.core.types import NOBODY, SERVER, PartyId
 from veilgraph.graph.settings import OF_WORDS
 from veilgraph.privacy.event import Neighbours
 from veilgraph.privacy.settings import DeltaSettings, PrivacySettings
@@ -24,6 +24,7 @@ LARGEST_DEGREE: Final = 1 << 18
 LARGEST_WEIGHTED: Final = 1 << 16  # times numbers opened there, 2^12, it is 2^28, which with 34 bits fits the ring
 _OWN_ROW: Final = "ε is of one record, which no other row may scale"
 _FEWEST_TO_TRUST: Final = 3
+_PAIR: Final = 2  # of holders to whom nobody deals
 """Holders of a job of which one deals: the bits that two others send each other are masked against each of them."""
 _MOST_DELTA_OF_BITS: Final = 1e-5  # a tenth of the usual limits.max_delta, as the ledger for life counts
 _MOST_HALVINGS: Final = 8  # A learning rate is a whole number divided by at most 2^8
@@ -196,9 +197,10 @@ class SealedJob(JobSettings):
     0: no checks. With select_by: last only
     """
 
-    trust: Literal["dealer", "majority"] = "dealer"
+    trust: Literal["dealer", "majority", "nobody"] = "dealer"
     """dealer: the server deals random numbers, and reads everything together with one holder; majority, of three
-    holders or more: the last of them that is not the label holder deals, and reads everything together with another
+    holders or more: the last of them that is not the label holder deals, and reads everything together with another;
+    nobody, of two holders: they make what others are dealt by encryption, at many times the cost
     """
 
     privacy: Annotated[
@@ -243,6 +245,8 @@ class SealedJob(JobSettings):
     @model_validator(mode="after")
     def _check_trust(self) -> Self:
         names = self.data.names
+        if self.trust == "nobody":
+            _check_nobody(self)
         if self.trust == "majority" and len(names) < _FEWEST_TO_TRUST:
             raise ValueError(
                 f"trust=majority with {len(names)} holders: one of them deals for two others or more; name "
@@ -292,9 +296,9 @@ class SealedJob(JobSettings):
 
     @property
     def dealing_party(self) -> PartyId:
-        """Who deals: the server or, with ``trust: majority``, the last holder that is not the label holder."""
-        if self.trust == "dealer":
-            return SERVER
+        """Who deals: the server, nobody or, with ``trust: majority``, the last holder that is not the label holder."""
+        if self.trust != "majority":
+            return SERVER if self.trust == "dealer" else NOBODY
         return [name for name in self.data.names if name != self.data.label_party][-1]
 
     @property
@@ -308,7 +312,7 @@ class SealedJob(JobSettings):
         learner = self.data.label_party
         others = tuple(name for name in self.data.names if name != learner)
         publishing = self.data.names if self.privacy is None else others
-        return Duties(publishing=publishing, scoring=(learner,), dealing=self.dealing_party)
+        return Duties(publishing=publishing, scoring=(learner,), dealing=self.dealing_party or None)
 
     @property
     def passes(self) -> Passes:
@@ -349,6 +353,19 @@ class SealedJob(JobSettings):
 def sealed(job: JobSettings) -> SealedJob:
     """Return ``job`` typed as a sealed job; ``ConfigError`` where it is of another paradigm."""
     return job_of(SealedJob, job)
+
+
+def _check_nobody(job: SealedJob) -> None:
+    """Refuse what two holders without a dealer cannot do: ``ValueError``."""
+    rules = (
+        (job.paradigm != "sealed", f"paradigm={job.paradigm}: set trust to dealer"),
+        (len(job.data.names) != _PAIR, f"{len(job.data.names)} holders: name {_PAIR}, or set trust to majority"),
+        (job.dealer_checks > 0, f"dealer_checks={job.dealer_checks}: there is no dealing; set dealer_checks to 0"),
+        (job.privacy is not None, "privacy: nobody draws noise that no holder knows; set trust to dealer"),
+    )
+    for broken, why in rules:
+        if broken:
+            raise ValueError(f"trust=nobody with {why}")
 
 
 def _check_private(job: SealedJob, privacy: VotePrivacySettings) -> None:

@@ -11,6 +11,11 @@ PART: Final = ", and deals random numbers"
 """What a holder does as well that deals."""
 
 
+def is_by_nobody(job: SealedJob) -> bool:
+    """Whether two holders make together what others are dealt."""
+    return job.trust == "nobody"
+
+
 def is_by_holder(job: SealedJob) -> bool:
     """Whether a holder deals, and no outsider is trusted."""
     return job.trust == "majority"
@@ -18,6 +23,11 @@ def is_by_holder(job: SealedJob) -> bool:
 
 def dealing(job: SealedJob) -> str:
     """Say who deals, and with whom that party must not collude."""
+    if is_by_nobody(job):
+        return (
+            f"Nobody deals: {listed(job.data.names)} make by encryption what others are dealt, and neither needs to "
+            "trust that the server works with no other"
+        )
     if is_by_holder(job):
         return (
             f"{job.dealing_party} deals random numbers for {listed(job.computing)}, and sees nothing of what they send "
@@ -28,6 +38,8 @@ def dealing(job: SealedJob) -> str:
 
 def collusion(job: SealedJob) -> str:
     """Say which parties together could read what the others have."""
+    if is_by_nobody(job):
+        return "The server learns nothing more with either holder, and no holder anything by itself."
     if is_by_holder(job):
         first, second = job.computing[:2]
         pair = f"{first} and {second} together, its edges and which nodes it chooses" if len(job.computing) > 2 else ""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from veilgraph.core.text import counted, listed
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import SERVER, PartyId
 from veilgraph.paradigms.sealed import trust
 from veilgraph.paradigms.sealed.inputs import WIDE, plan_of, trials_of
 from veilgraph.paradigms.sealed.plan import BOOSTING, NEIGHBOURS, OWN, QUANTILES, UNIT, Plan, hops_of, is_pooled
@@ -84,7 +84,7 @@ class SealedWords(Words[S]):
         return super().part_of(job, holder) + trust.PART * (holder == job.dealing_party)
 
     def server_part(self, job: S) -> str:
-        return "relays messages; has no data" if trust.is_by_holder(job) else "deals random numbers; has no data"
+        return "deals random numbers; has no data" if job.dealing_party == SERVER else "relays messages; has no data"
 
 
 class SealedJobWords(SealedWords[SealedJob]):
