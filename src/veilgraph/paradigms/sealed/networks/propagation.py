@@ -242,6 +242,8 @@ class Propagation:
         narrow_bits = 30 - self._context.sizes.max_degree.bit_length()  # sums of entries up to 1 stay below 2^30
         coarser = max(0, wire.bits - narrow_bits) if ring == 32 else 0
         scaled = machine.product(torch.mul, begun, first)
+        # What α brings back is the same after every hop but the last.
+        back = machine.product(torch.mul, wire, brought) if teleport and hops > 1 else None
         for hop in range(hops):
             narrowed = machine.open(scaled, scaled.bits - wire.bits + coarser, ring)
             summed = machine.open(self._edges.sums(self.holders, ways, narrowed), self._edges.weight_bits)
@@ -250,8 +252,8 @@ class Propagation:
             scaled = machine.product(torch.mul, summed, last if ends else between)
             if teleport and ends:
                 scaled = scaled + machine.split(wire).scaled(teleport, FINE_BITS)
-            elif teleport:
-                scaled = scaled + machine.product(torch.mul, wire, brought)
+            elif back is not None:
+                scaled = scaled + back
         return machine.open(scaled, FINE_BITS)
 
     def _scales(self, teleport: float) -> tuple[Wire, Wire, Wire, Wire]:
