@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import Shape, receive_as
+
+Exchanges: TypeAlias = list[tuple[int, int]]
+"""Bytes on the wire of each exchange, in order, headers included: the leader's message, and the other party's."""
 
 KIND: Final = Kind.CORRELATION
 

@@ -14,6 +14,7 @@ from typing_extensions import override
 from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.core.types import NOBODY, Kind, PartyId
 from veilgraph.link.codec import HEADER_BYTES
+from veilgraph.mpc.pair.peer import Exchanges
 from veilgraph.mpc.sealed.correlations import (
     Dealer,
     Form,
@@ -51,8 +52,9 @@ class CountingMachine(Machine):
         self._paces = {holder: Pace() for holder in self.computing}
         self._dealer = _CountingDealer(dealer, self.computing, self._deal)
         self.at("")
-        self._sent(dealer, SEED_BYTES, len(self.computing))
-        if dealer in self.holders:
+        if dealer != NOBODY:
+            self._sent(dealer, SEED_BYTES, len(self.computing))
+        if dealer in (*self.holders, NOBODY):
             self._sent(self.computing[0], SEED_BYTES)
 
     @override
@@ -68,6 +70,13 @@ class CountingMachine(Machine):
                 for sender in senders:
                     self._sent(sender, size, sum(receiver != sender for receiver in receivers))
         return operation.deal(self._dealer)
+
+    def count_exchanges(self, exchanges: Exchanges) -> None:
+        """Count what two holders exchange: bytes of the first's message and of the second's, headers included."""
+        for sizes in exchanges:
+            self._here.rounds += 1
+            for sender, size in zip(self.computing, sizes, strict=True):
+                self._here.sent[sender] += size
 
     @override
     def open(self, summands: Summands, shift: int = 0, ring: Ring = 64, *, bits: int | None = None) -> Wire:

@@ -9,10 +9,12 @@ from typing import Final
 import torch
 
 from veilgraph.core.secrets import system_secrets
-from veilgraph.core.types import SERVER, PartyId
+from veilgraph.core.types import NOBODY, SERVER, PartyId
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.cut_and_choose import DIGEST_BYTES
+from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.pair_counting import PairCountingMachine
 from veilgraph.paradigms.sealed.networks.propagation import is_dense
 from veilgraph.paradigms.sealed.plan import Context, is_apart
 from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
@@ -41,7 +43,7 @@ def costs_of(
     mean number of dealings is counted. ``dealer`` is the server or a holder.
     """
     sizes = context.sizes
-    machine = CountingMachine(list(sizes.columns), dealer)
+    machine, counted = _counting(context, dealer)
     program = program_of(machine, context, lambda _: system_secrets)
     program.enter(trains=True)
     program.begin()
@@ -58,7 +60,7 @@ def costs_of(
     if sizes.asked != 0:
         program.predict()
     rounds, sent = Counter[str](), dict[str, Counter[PartyId]]()
-    for place, cost in machine.costs.items():
+    for place, cost in counted.costs.items():
         name = {"step": _STEPS, "score": _EVALUATIONS}.get(place.split(" ")[0], place or "seeds")
         rounds[name] += cost.rounds
         sent.setdefault(name, Counter()).update(cost.sent)
@@ -70,8 +72,18 @@ def costs_of(
     parties = (*sizes.columns, SERVER)
     stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]
     if dealer_checks:
-        stages.insert(0, _dealer_checks(machine.dealt, 1 / (1 - dealer_checks)))
-    return Costs(stages, _peak_memory(context, machine.widest, dealer))
+        stages.insert(0, _dealer_checks(counted.dealt, 1 / (1 - dealer_checks)))
+    return Costs(stages, _peak_memory(context, counted.widest, dealer))
+
+
+def _counting(context: Context, dealer: PartyId) -> tuple[Machine, CountingMachine]:
+    """Make the machine that runs the program on shapes, and what it counts."""
+    holders = list(context.sizes.columns)
+    if dealer == NOBODY:
+        machine = PairCountingMachine(holders)
+        return machine, machine.counted
+    counted = CountingMachine(holders, dealer)
+    return counted, counted
 
 
 def _costliest_trials(context: Context, dealer: PartyId) -> list[int]:
@@ -79,17 +91,17 @@ def _costliest_trials(context: Context, dealer: PartyId) -> list[int]:
     places, found = list(range(len(context.plan.trials))), list[int]()
     tried = [places] if context.plan.standard else [[place] for place in places]
     for members in tried if len(tried) > 1 else []:
-        machine = CountingMachine(list(context.sizes.columns), dealer)
+        machine, counted = _counting(context, dealer)
         program = SealedProgram(machine, context)
         program.enter(trains=True)
         program.begin()
-        machine.costs.clear()
+        counted.costs.clear()
         machine.at("")
         program.restore({TRIAL: torch.tensor(members)}, training=False)
         if context.plan.release:
             program.release()
         program.predict()
-        found.append(sum(sum(cost.sent.values()) for cost in machine.costs.values()))
+        found.append(sum(sum(cost.sent.values()) for cost in counted.costs.values()))
     return tried[found.index(max(found))] if found else places
 
 
@@ -106,6 +118,8 @@ def _dealer_checks(dealt: Mapping[PartyId, int], dealings: float) -> Stage:
 def _peak_memory(context: Context, widest: int, dealer: PartyId) -> Mapping[PartyId, int]:
     """Estimate peak memory in bytes of each holder and the server; ``widest``: entries of the largest opening."""
     found = _dealt_memory(context, widest)
+    if dealer == NOBODY:
+        return found | {SERVER: _BASE}
     if dealer != SERVER:  # the server has no part in the program, and who deals has as many numbers as who computes
         found |= {dealer: max(found[dealer], found[SERVER]), SERVER: _BASE}
     return found

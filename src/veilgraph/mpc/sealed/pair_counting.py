@@ -1,0 +1,110 @@
+"""What a program costs two holders to whom nobody deals, on shapes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.core.types import NOBODY, PartyId
+from veilgraph.mpc.pair import bits, products
+from veilgraph.mpc.pair.peer import Exchanges
+from veilgraph.mpc.sealed.correlations import Operation, Result
+from veilgraph.mpc.sealed.counting import CountingMachine
+from veilgraph.mpc.sealed.hops import HiddenGraph
+from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.pair import PairMachine
+from veilgraph.mpc.sealed.wire import DTYPES, Ring, Summands, Wire
+
+
+class PairCountingMachine(PairMachine):
+    """Counts, from the first of two holders' side, every message that a program would send; ``counted`` has it."""
+
+    def __init__(self, holders: Sequence[PartyId]) -> None:
+        Machine.__init__(self, holders, holders[0], NOBODY)
+        self.counted = CountingMachine(holders, NOBODY)
+        self._together = _Counted(self.counted)
+
+    @override
+    def at(self, place: str) -> None:
+        self.counted.at(place)
+
+    @override
+    def run(self, operation: Operation[Result]) -> Result:
+        return self.counted.run(operation)
+
+    @staticmethod
+    @override
+    def _wire(share: Tensor, bits: int, owner: PartyId | None = None) -> Wire:
+        return Wire(None, share, bits, owner)
+
+    @override
+    def _zeros(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        return torch.empty(tuple(shape), dtype=dtype, device="meta")
+
+    @override
+    def put(self, owner: PartyId, values: Tensor | None, shape: Sequence[int], bits: int) -> Wire:
+        return self._wire(self._zeros(shape, torch.int64), bits, owner)
+
+    @override
+    def open(self, summands: Summands, shift: int = 0, ring: Ring = 64, *, bits: int | None = None) -> Wire:
+        self.counted.widest = max(self.counted.widest, prod(summands.shape))
+        return super().open(summands, shift, ring, bits=bits)
+
+    @override
+    def hidden_graph(
+        self,
+        owner: PartyId,
+        edges: Tensor | None,
+        nodes: int,
+        padded: int,
+        weights: Tensor | None = None,
+        weight_bits: int = 0,
+    ) -> HiddenGraph:
+        return HiddenGraph(owner, nodes, nodes + padded, weight_bits)
+
+    @override
+    def pick(self, owner: PartyId, rows: Tensor | None, count: int, wire: Wire) -> Summands:
+        (nodes, columns), own = wire.shape, None if owner == self.party else wire.mask
+        return Summands(self._together.hop(None, own, (count, nodes), columns, 64), wire.bits)
+
+
+class _Counted:
+    """``Together`` of the first holder, on shapes: a matrix that it gives to ``hop`` is None as well."""
+
+    def __init__(self, counted: CountingMachine) -> None:
+        self._counted = counted
+        counted.count_exchanges(bits.setup_exchanges())
+        counted.count_exchanges(products.setup_exchanges())
+
+    def _result(self, exchanges: Exchanges, shape: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
+        self._counted.count_exchanges(exchanges)
+        return torch.empty(tuple(shape), dtype=dtype, device="meta")
+
+    def matmul(self, left: Tensor | None, right: Tensor | None, sizes: tuple[int, int, int]) -> Tensor:
+        return self._result(products.matmul_exchanges(sizes, left_leads=left is not None), (sizes[0], sizes[2]))
+
+    def inner(self, own: Tensor, bits: int = 64) -> Tensor:
+        return self._result(products.inner_exchanges(*own.shape, bits), own.shape[1:])
+
+    def hop(
+        self, matrix: sp.csr_array | None, rows: Tensor | None, shape: tuple[int, int], columns: int, ring: Ring
+    ) -> Tensor:
+        exchanges = products.hop_exchanges(shape, columns, ring, matrix_leads=rows is None)
+        return self._result(exchanges, (shape[0], columns), DTYPES[ring])
+
+    def wraps(self, own: Tensor) -> Tensor:
+        return self._result(bits.wraps_exchanges(own.numel()), own.shape)
+
+    def arithmetic(self, share: Tensor) -> Tensor:
+        return self._result(bits.wraps_exchanges(share.numel()), share.shape)
+
+    def gate(self, bit: Tensor, number: Tensor) -> Tensor:
+        return self._result(bits.gate_exchanges(number.numel()), number.shape)
+
+    def negative(self, share: Tensor) -> Tensor:
+        return self._result(bits.negative_exchanges(share.numel()), share.shape, torch.bool)
