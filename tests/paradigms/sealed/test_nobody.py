@@ -1,0 +1,167 @@
+"""Jobs of two holders to whom nobody deals: as the twin has them, gone on with after kills, and counted to the byte."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests import nightly
+from tests.chance import fixed_chance
+from tests.errors import refused
+from tests.faults.host import Host, Order
+from tests.faults.kills import Moment, assert_stopped_cleanly, run_and_kill
+from tests.paradigms.cutting import CutError, cut_at
+from tests.paradigms.sealed.private import voting
+from tests.paradigms.sealed.programs import layers, numbers, saved, scaled, small_graphs, small_job
+from tests.roles.federation import Settings
+from veilgraph.audit.attack import load_view
+from veilgraph.core.errors import ConfigError, ProtocolError
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.link.wrapper import Wrapper
+from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.twin import chosen_twin
+from veilgraph.protocol.costs import size_of
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.limits import LimitSettings, refusal, trust_of
+from veilgraph.protocol.messages import rows_of
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
+from veilgraph.runtime.store.run_directory import RunDirectory
+
+NOBODY: Settings = {"trust": "nobody"}
+MLP: Settings = {"model": {"blocks": ["own", "each.2"]}, "train": {"batch_size": 3, "epochs": 3}}
+JUDGED: Settings = {
+    "model": {"network": None, "blocks": ["neighbours", "pooled.2"]},
+    "train": {"select_by": "auc", "epochs": 4, "evaluate_every": 2, "learning_rate": 0.25},
+}
+ROUNDING = 1e-3
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "key"),
+    [
+        (3, {}, "trust"),
+        (2, {"paradigm": "union"}, "trust"),
+        (2, {"dealer_checks": 0.5, "train": {"select_by": "last"}}, "trust"),
+        (2, voting(epsilon_total=4), "trust"),
+    ],
+)
+def test_what_needs_a_dealer_is_refused(base: int, changes: Settings, key: str) -> None:
+    content: Settings = {"paradigm": "sealed", "data": {"dataset": "synthetic", "holders": base}, **NOBODY, **changes}
+    with refused(ConfigError, key=key, value="nobody"):
+        parse_job(content)
+
+
+def test_no_limit_is_needed_where_nobody_knows_all_masks() -> None:
+    job = small_job(2, NOBODY)
+    assert (job.dealing_party, job.duties.dealing, trust_of(job)) == ("", None, None)
+    assert job.computing == job.data.names
+    for trust in ("dealer", "majority"):
+        limits = LimitSettings(leakage=("predicted-classes",), trust=(trust,))
+        assert all(refusal(limits, job, party) is None for party in ("A", "B"))
+
+
+def test_words_say_that_nobody_deals() -> None:
+    job = small_job(2, NOBODY)
+    words = paradigm_of(job).words
+    assert "Nobody deals" in " ".join(words.describe(job))
+    assert words.collusion(job) == (
+        "The server learns nothing more with either holder, and no holder anything by itself."
+    )
+    assert words.server_part(job) == "relays messages; has no data"
+    assert {words.part_of(job, party) for party in "AB"} == {"label holder", "holder"}
+
+
+@pytest.fixture(scope="module", params=[MLP, JUDGED], ids=["mlp", "judged"])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[SealedJob, TrainResult]:
+    folder = tmp_path_factory.mktemp("nobody")
+    job = saved(folder / "data", small_job(2, NOBODY, request.param), small_graphs(2))
+    with fixed_chance("whole"):
+        return job, train(job, folder / "run", record_views=True)
+
+
+def test_a_run_is_what_the_twin_makes_of_all_data_together(whole: tuple[SealedJob, TrainResult]) -> None:
+    job, run = whole
+    twin = chosen_twin(job, scaled(job, small_graphs(2)))
+    for weight, expected in zip(layers(run.path), numbers(twin), strict=True):
+        assert float((weight - expected).abs().max()) < 3e-3
+    predicted = twin.predict()
+    assert predicted is not None
+    assert (run.predictions.classes == predicted[:, 0]).sum() >= len(predicted) - 1
+    again = predict(run.path)
+    assert (again.classes == predicted[:, 0]).sum() >= len(predicted) - 1
+
+
+def test_every_message_has_a_row_and_the_server_gets_none_of_the_program(whole: tuple[SealedJob, TrainResult]) -> None:
+    job, run = whole
+    seen = set()
+    for party in (*job.data.names, SERVER):
+        for entry in json.loads((run.path / "parties" / party / "traffic.json").read_text()):
+            ends = (party, entry["peer"]) if entry["direction"] == "sent" else (entry["peer"], party)
+            assert entry["kind"] in {row.kind.name.lower() for row in rows_of(job, *ends)}, (entry["kind"], *ends)
+            seen.add((entry["kind"], *ends))
+    server = {kind for kind, *ends in seen if SERVER in ends}
+    assert server <= {"hello", "ready", "control", "audit_question", "audit_answer"}
+    between = {kind for kind, *ends in seen if SERVER not in ends}
+    assert {"correlation", "seed", "mask_share"} <= between
+    assert not between & {"masked_wire", "masked_bits", "placement", "masked_rows"}
+
+
+def test_a_plan_says_what_is_sent(whole: tuple[SealedJob, TrainResult]) -> None:
+    job, run = whole
+    graphs = {graph.party: graph for graph in scaled(job, small_graphs(2))}
+    sizes = {party: size_of(graph, job.inputs) for party, graph in graphs.items()}
+    costs = paradigm_of(job).session.costs(job, 30, sizes)
+    assert costs is not None
+    for party in graphs:
+        log = json.loads((run.path / "parties" / party / "traffic.json").read_text())
+        counted = {"mask_share", "control", "seed", "correlation"}
+        sent = sum(row["bytes"] for row in log if row["direction"] == "sent" and row["kind"] in counted)
+        if not job.passes.evaluates:
+            assert sent == costs.sent()[party], party
+        else:  # what is taken may be cheaper to predict with than the costliest of the trials
+            assert 0.9 * costs.sent()[party] < sent <= costs.sent()[party], party
+
+
+@pytest.mark.parametrize("whole", [MLP], ids=["mlp"], indirect=True)
+def test_gone_on_with_it_ends_where_it_would_have_ended(whole: tuple[SealedJob, TrainResult], tmp_path: Path) -> None:
+    job, run = whole
+    with fixed_chance("resumed"):
+        with cut_at(3), pytest.raises(CutError):
+            train(job, tmp_path / "cut")
+        resumed = resume(tmp_path / "cut")
+    assert resumed.summary["started_at"] == 2
+    apart = zip(layers(run.path), layers(resumed.path), strict=True)
+    assert max(float((one - other).abs().max()) for one, other in apart) < ROUNDING
+
+
+@nightly
+@pytest.mark.parametrize("role", ["A", "B", SERVER])
+def test_a_party_that_is_killed_ends_all_at_once_and_the_run_goes_on(role: PartyId, tmp_path: Path, host: Host) -> None:
+    job = saved(tmp_path / "data", small_job(2, NOBODY, {"train": {"epochs": 20}}), small_graphs(2))
+    outcome = run_and_kill(host, Order(job, tmp_path / "run"), role, Moment(write=12))
+    assert_stopped_cleanly(outcome, role)
+    resumed = host.do(Order(None, tmp_path / "run"))
+    assert resumed.error == "", resumed
+
+
+def of_pair(run: Path, party: PartyId) -> list[Tensor]:
+    """What a holder was sent to compute together with the other."""
+    view = load_view(RunDirectory.open(run), party)
+    return [message.tensor() for message in view.messages if message.tag.kind is Kind.CORRELATION]
+
+
+@pytest.mark.parametrize("whole", [MLP], ids=["mlp"], indirect=True)
+def test_two_runs_of_the_same_data_have_no_message_in_common(
+    whole: tuple[SealedJob, TrainResult], tmp_path: Path
+) -> None:
+    """Keys, masks and seeds are of one session: nothing that was sent before comes again."""
+    job, run = whole
+    again = train(job, tmp_path / "again", record_views=True)
+    for party in "AB":
+        one, other = of_pair(run.path, party), of_pair(again.path, party)
+        assert [each.shape for each in one] == [each.shape for each in other]
+        assert not any(torch.equal(a, b) for a, b in zip(one, other, strict=True) if a.numel() > 16)
