@@ -25,7 +25,6 @@ from veilgraph.mpc.pair.transfers import (
     hash_rows,
 )
 
-NONE = np.empty(0, np.uint8)
 LEAST_CHANCE = 1e-4
 """Of a uniform sample to be as uneven; secrets are fixed, so each test decides the same every time."""
 
@@ -60,8 +59,9 @@ def one_way(digits, bits, seed=0, calls=1, dtype=np.uint64):
 
     def part(peer):
         ends = Transfers(peer, fixed_secrets(seed, peer.leads))
-        chosen, offered = (digits, 0) if peer.leads else (NONE, len(digits))
-        return [ends.pads(chosen, offered, bits, dtype)[0 if peer.leads else 1] for _ in range(calls)]
+        if peer.leads:
+            return [ends.choose(digits, bits, dtype) for _ in range(calls)]
+        return [ends.offer(len(digits), bits, dtype) for _ in range(calls)]
 
     (pads, offers), sent, _ = transcripts(part)
     return pads, offers, [message.numpy() for message in sent[2:]]
@@ -121,7 +121,7 @@ def test_bytes_that_are_no_point_are_refused(name, row):
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_a_message_of_another_shape_is_refused(at):
     def honest(peer):
-        Transfers(peer, fixed_secrets(0)).pads(NONE, 1, 1, np.uint64)
+        Transfers(peer, fixed_secrets(0)).offer(1, 1, np.uint64)
 
     def hostile(peer):
         tell, told = peer.tell, []
@@ -131,7 +131,7 @@ def test_a_message_of_another_shape_is_refused(at):
             tell(message[:-1] if len(told) == at + 1 else message)
 
         peer.tell = short
-        Transfers(peer, fixed_secrets(1)).pads(digits_of(1, 1), 0, 1, np.uint64)
+        Transfers(peer, fixed_secrets(1)).choose(digits_of(1, 1), 1, np.uint64)
 
     with refused(ProtocolError, code="shape", party="B"):
         both(honest, hostile)
@@ -145,7 +145,7 @@ def test_the_pads_of_chosen_digits_are_the_senders_and_all_others_differ(bits, c
     def part(peer):
         own, theirs = digits if peer.leads else digits[::-1]
         ends = Transfers(peer, fixed_secrets(bits, peer.leads))
-        return [ends.pads(own, len(theirs), bits, np.uint64) for _ in range(2)]
+        return [(ends.choose(own, bits, np.uint64), ends.offer(len(theirs), bits, np.uint64)) for _ in range(2)]
 
     (first, second), sent, other_sent = transcripts(part)
     seen = []
@@ -230,7 +230,7 @@ def test_equal_rows_have_other_pads_under_other_numbers():
 
 
 def test_no_number_is_hashed_twice_as_one_calls_after_the_other(monkeypatch):
-    ranges, plain = Counter(), hash_rows
+    ranges, plain = Counter[int](), hash_rows
 
     def counted(rows, first):
         ranges.update(range(first, first + len(rows)))
@@ -262,11 +262,11 @@ def test_without_the_hash_a_chooser_reads_the_senders_bits_and_with_it_guesses(h
     digits, secret = digits_of(2000, 1, 1), digits_of(2000, 1, 2).astype(np.int64)
 
     def sender(peer):
-        _, (zero, one) = Transfers(peer, fixed_secrets(1)).pads(NONE, len(secret), 1, np.int64)
+        zero, one = Transfers(peer, fixed_secrets(1)).offer(len(secret), 1, np.int64)
         peer.tell(torch.from_numpy(zero + secret - one))
 
     def chooser(peer):
-        pads, _ = Transfers(peer, fixed_secrets(2)).pads(digits, 0, 1, np.int64)
+        pads = Transfers(peer, fixed_secrets(2)).choose(digits, 1, np.int64)
         return choosers_guess(digits, pads, peer.hear((len(digits),), torch.int64).numpy())
 
     _, guess = both(sender, chooser)

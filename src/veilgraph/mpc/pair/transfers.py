@@ -49,7 +49,7 @@ LEAVES: Final = 1 << FIELD_BITS
 PLACES: Final = TRANSFERS // FIELD_BITS
 WORD_BITS: Final = 64
 BLOCK_BITS: Final = 1 << 18
-"""Most bits that are chosen in one exchange: 1 MiB of message, and some 10 MiB of memory."""
+"""Bits to choose in one message: 1 MiB of message, and some 10 MiB of memory."""
 
 SETUP_MESSAGE_BYTES: Final = (
     HEADER_BYTES + (1 + TRANSFERS) * POINT_BYTES,
@@ -76,7 +76,7 @@ def choice_message_bytes(count: int, bits: int) -> int:
 class Transfers:
     """Oblivious transfers with a peer, each party the chooser of some and the sender of others.
 
-    Both make it, call ``pads`` in the same order, and keep it to themselves: rows are numbered.
+    Both make it, and what one chooses the other offers in the same order: transfers are numbered.
     """
 
     def __init__(self, peer: Peer, secrets: SecretSource) -> None:
@@ -99,33 +99,34 @@ class Transfers:
         ]
         self._sender = _Sender(places, [[leaf if leaf is None else _stream(leaf) for leaf in tree] for tree in known])
 
-    def pads(
-        self, digits: NDArray[np.uint8], offered: int, bits: int, dtype: DTypeLike
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Choose and offer, in one exchange.
+    def choose(self, digits: NDArray[np.uint8], bits: int, dtype: DTypeLike) -> NDArray[Any]:
+        """Choose by one message, and return the pads of the digits chosen: ``dtype`` [n].
 
         Args:
-            digits: this party's choices, below 2^bits: uint8 [chosen]; at most ``BLOCK_BITS`` bits in all.
-            offered: how many the other party chooses in the same exchange.
+            digits: n digits below 2^bits, uint8; ``BLOCK_BITS`` bits in all keep the message and the memory small.
             bits: of a digit: 1 to 4.
-            dtype: unsigned or signed integers of 8 to 64 bits that pads are cut to.
-
-        Returns:
-            Pads of the digits chosen, [chosen], and of every digit that the other party may have, [2^bits, offered].
+            dtype: integers of 8 to 64 bits, which pads are cut to.
         """
-        chosen_first, offered_first = self._chooser.used, self._sender.used
+        first = self._chooser.used
         message, rows = self._chooser.choose(digits, bits)
         self._peer.tell(torch.from_numpy(message.view(np.int64)))
-        told = self._peer.hear((PLACES, bits, _words_for(offered)), torch.int64).numpy().view(np.uint64)
-        chosen = np.empty(len(digits), dtype)
+        pads = np.empty(len(digits), dtype)
         for part in _parts(len(digits)):
-            chosen[part] = hash_rows(rows[part], chosen_first + part.start).astype(dtype)
-        offers = np.empty((1 << bits, offered), dtype)
-        rows = self._sender.rows(told, bits)
-        for part in _parts(offered):
+            pads[part] = hash_rows(rows[part], first + part.start).astype(dtype)
+        return pads
+
+    def offer(self, count: int, bits: int, dtype: DTypeLike) -> NDArray[Any]:
+        """Take the other party's ``choose`` of ``count`` digits, and return the pads of all digits: [2^bits, count].
+
+        Raises ``ProtocolError``: as ``Peer.hear``.
+        """
+        first = self._sender.used
+        message = self._peer.hear((PLACES, bits, _words_for(count)), torch.int64).numpy().view(np.uint64)
+        rows, pads = self._sender.rows(message, bits), np.empty((1 << bits, count), dtype)
+        for part in _parts(count):
             for digit, multiple in enumerate(self._sender.multiples[: 1 << bits]):
-                offers[digit, part] = hash_rows(rows[part] ^ multiple, offered_first + part.start).astype(dtype)
-        return chosen, offers
+                pads[digit, part] = hash_rows(rows[part] ^ multiple, first + part.start).astype(dtype)
+        return pads
 
 
 class _Chooser:
