@@ -1,0 +1,243 @@
+"""Shares of two parties' functions of bits and signs add up to the plain results, and messages say nothing."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from tests.errors import refused
+from tests.mpc.pair.parties import both
+from tests.mpc.sessions import fixed_secrets
+from veilgraph.core.errors import ProtocolError
+from veilgraph.link.codec import encoded_size
+from veilgraph.link.view import RecordedLink
+from veilgraph.mpc.pair.bits import (
+    Bits,
+    and_exchanges,
+    gate_exchanges,
+    negative_exchanges,
+    setup_exchanges,
+    wraps_exchanges,
+)
+
+MOST, LEAST = 2**63 - 1, -(2**63)
+EDGES = (0, 1, -1, 2, 7, 8, 15, 16, -16, 2**32, 2**62 - 1, 2**62, -(2**62), MOST - 1, MOST, LEAST, LEAST + 1)
+LEAST_CHANCE = 1e-4
+"""Of a uniform sample to be as uneven; secrets are fixed, so each test decides the same every time."""
+
+
+def bits_of(*shape, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).integers(0, 2, shape, dtype=np.uint8)).bool()
+
+
+def integers_of(*shape, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).integers(LEAST, MOST, shape, endpoint=True))
+
+
+def shares_of(values, seed=0):
+    share = integers_of(*values.shape, seed=seed)
+    return share, values - share
+
+
+def played(function, inputs, seed=0, *, setup=False):
+    """Both shares of ``function(bits, *inputs of the party)``, and each party's messages: the setup's too, if asked."""
+    links = {}
+
+    def recorded(link):
+        links[link.party] = RecordedLink(link, keep_transcript=True)
+        return links[link.party]
+
+    def part(peer):
+        return function(Bits(peer, fixed_secrets(seed, peer.leads)), *inputs[0 if peer.leads else 1])
+
+    results = both(part, wrapped=recorded)
+    sent = [
+        [message.tensor for message in links[party].transcript() if message.sender == party][0 if setup else 2 :]
+        for party in ("A", "B")
+    ]
+    return results, sent
+
+
+def added(function, inputs, dtype=torch.int64):
+    """Result that both shares add up to."""
+    (first, second), _ = played(function, inputs)
+    assert first.dtype == second.dtype == dtype
+    assert first.shape == second.shape == inputs[0][0].shape
+    return first + second
+
+
+def xored(function, inputs):
+    (first, second), _ = played(function, inputs)
+    assert first.dtype == second.dtype == torch.bool
+    assert first.shape == second.shape == inputs[0][0].shape
+    return first ^ second
+
+
+SHAPES = [(), (0,), (1,), (2,), (3, 0), (1, 1), (5, 13), (64,), (65,), (4, 3, 7)]
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (100_000,)])
+def test_functions_of_bits_equal_the_plain_ones(shape):
+    inputs = [(bits_of(*shape, seed=at), bits_of(*shape, seed=at + 2), integers_of(*shape, seed=at)) for at in range(2)]
+    (bit, right, value), (other_bit, other_right, other_value) = inputs
+    both_bits = [(bit,), (other_bit,)]
+    assert torch.equal(added(Bits.wraps, both_bits), (bit & other_bit).long())
+    narrow = added(lambda bits, own: bits.wraps(own, torch.int32), both_bits, torch.int32)
+    assert torch.equal(narrow, (bit & other_bit).int())
+    assert torch.equal(added(Bits.arithmetic, both_bits), (bit ^ other_bit).long())
+    gated = added(Bits.gate, [(bit, value), (other_bit, other_value)])
+    assert torch.equal(gated, (bit ^ other_bit).long() * (value + other_value))
+    conjunction = xored(Bits.and_, [(bit, right), (other_bit, other_right)])
+    assert torch.equal(conjunction, (bit ^ other_bit) & (right ^ other_right))
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (100_000,)])
+def test_signs_equal_the_plain_ones(shape):
+    inputs = [(integers_of(*shape, seed=at),) for at in range(2)]
+    assert torch.equal(xored(Bits.negative, inputs), inputs[0][0] + inputs[1][0] < 0)
+
+
+def test_signs_are_exact_at_all_edges():
+    pairs = torch.tensor(list(product(EDGES, EDGES)))
+    sums = torch.tensor(EDGES).repeat(200)
+    share, rest = shares_of(sums)
+    first, second = torch.cat([pairs[:, 0], share]), torch.cat([pairs[:, 1], rest])
+    assert torch.equal(xored(Bits.negative, [(first,), (second,)]), first + second < 0)
+    assert torch.equal(xored(Bits.negative, [(first.flip(0),), (second.flip(0),)]), (first + second < 0).flip(0))
+
+
+def test_signs_are_exact_where_one_bit_decides():
+    powers = torch.tensor([1 << bit for bit in range(63)])
+    share = integers_of(63)
+    for near in (-1, 0, 1):
+        for value in (powers, -powers, powers + LEAST, -powers + LEAST):
+            inputs = [(share,), (value + near - share,)]
+            assert torch.equal(xored(Bits.negative, inputs), value + near < 0)
+
+
+def test_gates_are_exact_at_all_edges():
+    cases = list(product((False, True), (False, True), EDGES, EDGES))
+    bit, other_bit = (torch.tensor([case[at] for case in cases]) for at in (0, 1))
+    value, other_value = (torch.tensor([case[at] for case in cases]) for at in (2, 3))
+    gated = added(Bits.gate, [(bit, value), (other_bit, other_value)])
+    assert torch.equal(gated, (bit ^ other_bit).long() * (value + other_value))
+
+
+def test_views_of_tensors_that_are_not_contiguous_are_taken_as_they_are():
+    first, second = integers_of(6, 10, seed=1).t(), integers_of(6, 10, seed=2).t()
+    assert torch.equal(xored(Bits.negative, [(first,), (second,)]), first + second < 0)
+    bit, other = bits_of(6, 10, seed=1).t(), bits_of(6, 10, seed=2).t()
+    gated = added(Bits.gate, [(bit, first), (other, second)])
+    assert torch.equal(gated, (bit ^ other).long() * (first + second))
+
+
+def test_functions_may_follow_each_other_on_the_same_transfers():
+    def positive_part(bits, value, flip):
+        return bits.gate(bits.negative(value) ^ flip, value)
+
+    first, second = integers_of(300, seed=1), integers_of(300, seed=2)
+    total = first + second
+    assert torch.equal(added(positive_part, [(first, True), (second, False)]), total.clamp(min=0))
+
+
+def narrow_wraps(bits, own):
+    return bits.wraps(own, torch.int32)
+
+
+def cost_of_narrow_wraps(entries):
+    return wraps_exchanges(entries, torch.int32)
+
+
+COSTS = {
+    "wraps": (Bits.wraps, wraps_exchanges, lambda n: [bits_of(n)]),
+    "narrow wraps": (narrow_wraps, cost_of_narrow_wraps, lambda n: [bits_of(n)]),
+    "arithmetic": (Bits.arithmetic, wraps_exchanges, lambda n: [bits_of(n)]),
+    "gate": (Bits.gate, gate_exchanges, lambda n: [bits_of(n), integers_of(n)]),
+    "and_": (Bits.and_, and_exchanges, lambda n: [bits_of(n), bits_of(n)]),
+    "negative": (Bits.negative, negative_exchanges, lambda n: [integers_of(n)]),
+}
+
+
+SEVERAL = [("and_", (1 << 18) + 1), ("wraps", (1 << 20) + 1), ("gate", (1 << 18) + 1), ("negative", 20_000)]
+"""Entries whose transfers take several blocks."""
+
+
+@pytest.mark.parametrize(("name", "entries"), [*product(COSTS, (0, 1, 2, 63, 129, 4097)), *SEVERAL])
+def test_costs_are_foreseen_to_the_byte(name, entries):
+    function, cost, draw = COSTS[name]
+    _, sent = played(function, [draw(entries), draw(entries)], setup=True)
+    for at in range(2):
+        assert [encoded_size(message) for message in sent[at]] == [
+            exchange[at] for exchange in setup_exchanges() + cost(entries)
+        ]
+
+
+def test_bytes_of_both_an_entry():
+    def bytes_of(cost):
+        return sum(map(sum, cost(1 << 18))) / (1 << 18)
+
+    assert bytes_of(negative_exchanges) == pytest.approx(458.75, abs=0.05)
+    assert bytes_of(wraps_exchanges) == pytest.approx(12, abs=0.01)
+    assert bytes_of(cost_of_narrow_wraps) == pytest.approx(8, abs=0.01)
+    assert bytes_of(gate_exchanges) == pytest.approx(24, abs=0.01)
+    assert bytes_of(and_exchanges) == pytest.approx(8.25, abs=0.01)
+
+
+def unevenness(octets):
+    """How likely uniform bytes are as uneven as these."""
+    return chisquare(np.bincount(octets, minlength=256)).pvalue
+
+
+def octets_of(message):
+    """A message's bytes; of a table for digits without the two bits of digit 0, which are zeros."""
+    octets = message.contiguous().view(torch.uint8).numpy()
+    if message.dtype == torch.uint8 and message.shape[0] == 4:
+        assert not (octets[0] & 3).any()
+        octets = octets[1:]
+    return octets.reshape(-1)
+
+
+SAME = {
+    "zeros": lambda n, at: (torch.zeros(n).bool(), torch.zeros(n).bool(), torch.zeros(n, dtype=torch.int64)),
+    "ones": lambda n, at: (torch.ones(n).bool(), torch.ones(n).bool(), torch.full((n,), -1)),
+    "one party's ones": lambda n, at: (
+        torch.full((n,), at == 0),
+        torch.full((n,), at == 1),
+        torch.full((n,), MOST if at else LEAST),
+    ),
+}
+INPUTS = {"wraps": [0], "gate": [0, 2], "and_": [0, 1], "negative": [2]}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("data", SAME)
+def test_messages_and_shares_are_uniform_whatever_the_data_are(name, data):
+    entries = 4096
+    inputs = [[SAME[data](entries, at)[which] for which in INPUTS[name]] for at in range(2)]
+    (first, second), sent = played(getattr(Bits, name), inputs, seed=(name, data))
+    for messages in sent:
+        for message in messages:
+            assert unevenness(octets_of(message)) > LEAST_CHANCE
+    for share in (first, second):
+        octets = np.packbits(share.numpy()) if share.dtype == torch.bool else share.view(torch.uint8).numpy()
+        assert unevenness(octets) > LEAST_CHANCE
+
+
+@pytest.mark.parametrize("at", range(10))
+def test_a_message_that_is_cut_is_refused(at):
+    value = integers_of(64)
+
+    def hostile(peer):
+        tell, told = peer.tell, []
+
+        def short(message):
+            told.append(message)
+            tell(message[..., :-1] if len(told) == at + 1 else message)
+
+        peer.tell = short
+        Bits(peer, fixed_secrets(1)).negative(value)
+
+    with refused(ProtocolError, code="shape", party="B"):
+        both(lambda peer: Bits(peer, fixed_secrets(0)).negative(value), hostile)
