@@ -89,6 +89,11 @@ class Scheme:
         count = next(count for count in range(1, self.primes + 1) if log2(prod(primes[:count])) > needed)
         return ring(self.degree, self.prime_bits, count)
 
+    def wire_bytes(self, fresh: int, kept: int, answers: int, places: int) -> float:
+        """Bytes of so many ciphertexts both ways, up to a few words: to compare costs."""
+        sent = fresh * kept * self.primes * self.prime_bits
+        return (sent + answers * (self.degree + places) * self.answer_bits) / 8
+
     def fresh_words(self, count: int, kept: int | None = None) -> int:
         """Words of a message of ``count`` ciphertexts of which ``kept`` coefficients are sent."""
         return ntt.packed_words(count * self.primes * (self.degree if kept is None else kept), self.prime_bits)
@@ -131,11 +136,14 @@ class Owner:
         peer.tell(torch.frombuffer(bytearray(self.seed), dtype=torch.uint8))
         self.send(peer, self.encrypt(np.zeros((1, self.scheme.degree), np.uint64)))
 
-    def encrypt(self, messages: Words, *, transformed: bool = True) -> Words:
-        """c0 of messages [count, N] modulo t: [count, L, N], transformed or not, as c1 is drawn then."""
+    def encrypt(self, messages: Words, *, transformed: bool = True, modulus: int | None = None) -> Words:
+        """c0 of messages [count, N] modulo t: [count, L, N], transformed or not, as c1 is drawn then.
+
+        ``modulus``: another t of the same size as the scheme's.
+        """
         polynomials = self.scheme.ring
         body = polynomials.noise(self._own, len(messages))
-        polynomials.add(body, polynomials.scaled(messages, self.scheme.modulus))
+        polynomials.add(body, polynomials.scaled(messages, modulus or self.scheme.modulus))
         second = polynomials.uniform(self._public, len(messages))
         if transformed:
             return polynomials.subtract(polynomials.transform(body), polynomials.multiply(second, self._key))
@@ -146,7 +154,7 @@ class Owner:
         """Send c0 of ciphertexts."""
         peer.tell(_as_message(ntt.pack(first, self.scheme.prime_bits)))
 
-    def receive(self, peer: Peer, count: int, places: Words) -> Words:
+    def receive(self, peer: Peer, count: int, places: Words, modulus: int | None = None) -> Words:
         """Receive answers and decrypt what is at the places: [count, places] modulo t."""
         form, wanted = self.scheme, len(places)
         heard = peer.hear((form.answer_words(count, wanted),), torch.int64).numpy().view(np.uint64)
@@ -157,7 +165,7 @@ class Owner:
         products = small.transform(small.wide_residues(second[0], second[1], signed=False))
         key = np.ascontiguousarray(self._key[:, : len(small.primes)])
         products = small.untransform(small.multiply(products, key))[:, :, places.astype(np.int64)]
-        return ntt.messages(*small.integers(products), *first, form.answer_bits, _modulus_word(form.modulus))
+        return ntt.messages(*small.integers(products), *first, form.answer_bits, _modulus_word(modulus or form.modulus))
 
 
 class Responder:
@@ -189,7 +197,15 @@ class Responder:
         return words(self._own, *shape)
 
     def answer(
-        self, peer: Peer, first: Words, second: Words, places: Words, shares: Words, *, transformed: bool = True
+        self,
+        peer: Peer,
+        first: Words,
+        second: Words,
+        places: Words,
+        shares: Words,
+        *,
+        transformed: bool = True,
+        modulus: int | None = None,
     ) -> None:
         """Send results at the places, less the shares [count, places] modulo t.
 
@@ -208,7 +224,7 @@ class Responder:
             polynomials.add(second, polynomials.untransform(zeros[1]))
         polynomials.add(second, polynomials.noise(self._own, len(second)))
         polynomials.add(wanted, self._flood(*shares.shape))
-        polynomials.subtract(wanted, polynomials.scaled(shares, self.scheme.modulus))
+        polynomials.subtract(wanted, polynomials.scaled(shares, modulus or self.scheme.modulus))
         bits = self.scheme.answer_bits
         parts = [_pack_wide(*polynomials.switched(part, bits), bits) for part in (second, wanted)]
         peer.tell(_as_message(np.concatenate(parts)))

@@ -358,6 +358,51 @@ def accumulate(sums: Words, polynomials: Words, plain: Words, c: Words) -> None:
 
 
 @kernel
+def add_shifted(
+    first: Words,
+    second: Words,
+    ciphertexts: tuple[Words, Words],
+    places: Words,
+    entries: tuple[Words, Words],
+    factors: tuple[Words, Words],
+    c: Words,
+) -> None:
+    """Add Σ_e f_e·x^(s_e)·ciphertext[i, k_e] for every i: coefficients, not transformed.
+
+    first [I, L, P] at the places, second [I, L, N]; ciphertexts: [I, K, L, kept] and [I, K, L, N]; entries: k and s
+    [E]; factors: residues [E, L] and their quotients.
+    """
+    blocks, shifts = entries
+    n = second.shape[2]
+    for i in range(second.shape[0]):
+        for k in range(second.shape[1]):
+            p = c[k, P]
+            p2 = p + p
+            out, out_first = second[i, k], first[i, k]
+            for e in range(blocks.size):
+                f, fq, shift = factors[0][e, k], factors[1][e, k], np.int64(shifts[e])
+                x, x_first = ciphertexts[1][i, blocks[e], k], ciphertexts[0][i, blocks[e], k]
+                if f == _1:  # most edges' weight
+                    for j in range(shift):
+                        out[j] = below(out[j] + p2 - x[n - shift + j], p2)
+                    for j in range(n - shift):
+                        out[shift + j] = below(out[shift + j] + x[j], p2)
+                else:
+                    for j in range(shift):
+                        out[j] = below(out[j] + p2 - by_constant(x[n - shift + j], f, fq, p), p2)
+                    for j in range(n - shift):
+                        out[shift + j] = below(out[shift + j] + by_constant(x[j], f, fq, p), p2)
+                for j in range(places.size):
+                    place = np.int64(places[j]) - shift
+                    y = by_constant(x_first[place if place >= 0 else place + n], f, fq, p)
+                    out_first[j] = below(out_first[j] + (y if place >= 0 else p2 - y), p2)
+            for j in range(n):
+                out[j] = below(out[j], p)
+            for j in range(places.size):
+                out_first[j] = below(out_first[j], p)
+
+
+@kernel
 def _pack(values: Words, bits: int) -> Words:
     out = np.zeros((values.size * bits + 63) // 64, np.uint64)
     for i in range(values.size):

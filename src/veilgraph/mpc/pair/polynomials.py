@@ -144,6 +144,13 @@ class Ring:
         ntt.by_constants(values, np.array(rows, np.uint64), np.array(quotients, np.uint64), self._constants)
         return values
 
+    def factors(self, values: Words) -> tuple[Words, Words]:
+        """Words in two's complement [n] as constants: residues [n, L] and their quotients ⌊2^64·residue/p⌋."""
+        residues = np.ascontiguousarray(self.residues(values[None])[0].T)
+        distinct, places = np.unique(residues, axis=0, return_inverse=True)
+        quotients = _table([(int(x) << 64) // p for x, p in zip(row, self.primes, strict=True)] for row in distinct)
+        return residues, quotients.reshape(-1, len(self.primes))[places.reshape(-1)]
+
     @cached_property
     def _inverses(self) -> Words:
         """[L, 3]: ⌊2^192/p⌋, its high word first."""

@@ -11,9 +11,6 @@ P·Q modulo x^N + 1 has Σ_κ left[i, κ]·right[κ, j] at the place i·b·c + j
 other one multiplies and adds along the inner dimension before it answers. So the encryptions sent are
 ⌈n/a⌉·⌈k/b⌉, the answers ⌈n/a⌉·⌈m/c⌉, and the polynomials to transform ⌈k/b⌉·⌈m/c⌉ (Huang, Lu, Hong and Ding,
 "Cheetah", 2022, section 3).
-
-**Entries.** Modulo a prime t ≡ 1 mod 2N a polynomial is N slots, and products are taken slot by slot. Three primes
-hold an integer l·r, its mask above it: 2^127 for the integer and 2^40 times as much for what drowns it.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from math import ceil, prod
+from math import ceil
 from typing import Final
 
 import numpy as np
@@ -30,10 +27,10 @@ from torch import Tensor
 
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.mpc.pair import ntt
-from veilgraph.mpc.pair.lattice import AT_ONCE, FLOOD_BITS, Owner, Responder, Scheme, scheme
+from veilgraph.mpc.pair.lattice import AT_ONCE, Owner, Responder, Scheme, scheme
 from veilgraph.mpc.pair.ntt import Words
 from veilgraph.mpc.pair.peer import Peer
-from veilgraph.mpc.pair.polynomials import Ring, primes_below, ring
+from veilgraph.mpc.pair.polynomials import Ring
 
 Sizes = tuple[int, int, int]
 Messages = list[tuple[int, int]]
@@ -72,8 +69,8 @@ class MatrixPlan:
         """Bytes of each message of the encrypting party, and of the answering one after it."""
         rows, inner, columns = self.grid
         fresh = [SEED_BYTES, 8 * self.scheme.fresh_words(1)]
-        fresh += [8 * self.scheme.fresh_words(len(part)) for part in _parts(rows * inner, AT_ONCE)]
-        answers = [self.scheme.answer_words(rows * len(part), len(self.places)) for part in _parts(columns, _COLUMNS)]
+        fresh += [8 * self.scheme.fresh_words(len(part)) for part in parts(rows * inner, AT_ONCE)]
+        answers = [self.scheme.answer_words(rows * len(part), len(self.places)) for part in parts(columns, _COLUMNS)]
         return fresh, [8 * size for size in answers]
 
     def cost(self) -> float:
@@ -88,7 +85,8 @@ class MatrixPlan:
         }
         points = self.scheme.degree * self.scheme.primes
         seconds = sum(count * points * _SECONDS_A_POINT[name] for name, count in counts.items())
-        return seconds + SECONDS_A_BYTE * sum(map(sum, self.messages()))
+        sent = self.scheme.wire_bytes(rows * inner, self.scheme.degree, rows * columns, self.block[0] * self.block[2])
+        return seconds + SECONDS_A_BYTE * sent
 
 
 @lru_cache(256)
@@ -107,14 +105,14 @@ def _plans(sizes: Sizes, form: Scheme) -> list[MatrixPlan]:
     """All plans that differ in their grids, the rest of a polynomial going to the right side's columns."""
     n, k, m = sizes
     plans = []
-    for a, b in product(_cuts(n, form.degree), _cuts(k, form.degree)):
+    for a, b in product(cuts(n, form.degree), cuts(k, form.degree)):
         if a * b <= form.degree:
             most = min(m, form.degree // (a * b))
             plans.append(MatrixPlan(sizes, (a, b, ceil(m / ceil(m / most))), form))
     return plans
 
 
-def _cuts(size: int, most: int) -> list[int]:
+def cuts(size: int, most: int) -> list[int]:
     """Lengths of equal parts of ``size``, at most ``most``, in steps of a tenth."""
     counts, count = [], max(1, -(-size // most))
     while count <= size:
@@ -164,12 +162,12 @@ def _encrypt_matrix(peer: Peer, owner: Owner, plan: MatrixPlan, left: Words) -> 
     (a, b, c), (rows, inner, columns) = plan.block, plan.grid
     blocks = _blocks(left, (a, b), (rows, inner)).reshape(rows * inner, a, b)
     owner.begin(peer)
-    for part in _parts(len(blocks), AT_ONCE):
+    for part in parts(len(blocks), AT_ONCE):
         polynomials = np.zeros((len(part), plan.scheme.degree), np.uint64)
         polynomials[:, : a * b * c].reshape(len(part), a, c, b)[:, :, 0] = blocks[part.start : part.stop, :, ::-1]
         owner.send(peer, owner.encrypt(polynomials))
     share = np.empty((rows, a, columns, c), np.uint64)
-    for part in _parts(columns, _COLUMNS):
+    for part in parts(columns, _COLUMNS):
         answers = owner.receive(peer, len(part) * rows, plan.places).reshape(len(part), rows, a, c)
         share[:, :, part.start : part.stop] = answers.transpose(1, 2, 0, 3)
     return _trimmed(share, plan.sizes)
@@ -180,16 +178,16 @@ def _multiply_matrix(peer: Peer, responder: Responder, plan: MatrixPlan, right: 
     (a, b, c), (rows, inner, columns) = plan.block, plan.grid
     polynomials = plan.scheme.ring
     received = [np.empty((rows * inner, plan.scheme.primes, plan.scheme.degree), np.uint64) for _ in range(2)]
-    for part in _parts(rows * inner, AT_ONCE):
+    for part in parts(rows * inner, AT_ONCE):
         for whole, some in zip(received, responder.receive(peer, len(part)), strict=True):
             whole[part.start : part.stop] = some
     shape = (plan.scheme.primes, plan.scheme.degree)
     encrypted = [whole.reshape(rows, inner, *shape) for whole in received]
     blocks = _blocks(right, (b, c), (inner, columns))
     share = np.empty((rows, a, columns, c), np.uint64)
-    for part in _parts(columns, _COLUMNS):
+    for part in parts(columns, _COLUMNS):
         sums = [np.zeros((len(part), rows, *shape), np.uint64) for _ in range(2)]
-        for terms in _parts(inner, ntt.TERMS):
+        for terms in parts(inner, ntt.TERMS):
             some = blocks[terms.start : terms.stop, part.start : part.stop].transpose(1, 0, 3, 2)
             plain = _transformed(polynomials, some.reshape(len(part) * len(terms), c * b))
             for total, ciphertexts in zip(sums, encrypted, strict=True):
@@ -226,6 +224,6 @@ def _trimmed(share: Words, sizes: Sizes) -> Words:
     return share.reshape(rows * a, columns * c)[: sizes[0], : sizes[2]]
 
 
-def _parts(count: int, most: int) -> list[range]:
+def parts(count: int, most: int) -> list[range]:
     """Consecutive ranges of at most ``most``."""
     return [range(start, min(start + most, count)) for start in range(0, count, most)]
