@@ -1,0 +1,266 @@
+"""One party's encryptions, and another party's answers: linear functions of the messages, less a share of its own.
+
+Ring-LWE modulo q over degree N (Lyubashevsky, Peikert and Regev, 2010), with a ternary key s and messages in the
+coefficients. The owner of the key encrypts m modulo t as
+
+    c0 = e + ⌊q·m/t⌉ − c1·s,   c1 uniform from a public seed, e centred binomial (variance 10.5)
+
+and sends c0. The other party computes Σ w·(c0, c1) for its polynomials w, adds an encryption of zero under the public
+key (which is an encryption of zero by the owner), u·(c0', c1') + (0, e1), subtracts its share ⌊q·z/t⌉ and adds a flood
+f, uniform in ±2^F, to the coefficients of c0 that are wanted; the others are not sent. Both parts are then rounded to
+fewer bits: q to 2^b.
+
+**What the owner learns.** The second part is uniform to whoever does not know u (ring-LWE with the secret u, and the
+owner's e1 drowned below). The first part follows from it, from s, and from Σ w·m − z and the noise
+
+    Σ w·(e + ε) + u·e' + e1·s + f,   |ε| ≤ 1/2 from rounding
+
+of which f is drawn from a range 2^40 times as wide as all else: the statistical distance to f alone is below 2^-40 a
+coefficient. So what the owner gets can be simulated from its uniform share. **What the other party learns**: nothing,
+as (c0, c1) is uniform to whoever does not know s.
+
+**Bounds.** With Hoeffding's bound for sums of centred binomial numbers, |Σ w·e| ≤ T·√(10.5·Σw²) except with probability
+2·exp(−T²/2) = 2^-71 for T = 10; likewise u·e' and e1·s, each of at most N summands of weight one. Σ w·ε is at most
+Σ|w|/2. Their sum B fixes the flood, 2^F ≥ 2^40·B, and the modulus, q/t ≥ 4·2^F. Rounding to 2^b moves the result by
+at most T·√(N/4) + 1 units of 2^-b·t, which b keeps below an eighth. The whole is below 1/4 + 1/8 + 2^-41 < 1/2, so
+that a result is wrong only if a bound on the noise of rounding fails: 2^-71 a coefficient, below 2^-40 for a job of
+2^31 coefficients.
+
+**Security.** N = 4096 with q ≤ 2^109 or N = 8192 with q ≤ 2^218: 128 bits against classical attacks by the table of
+the Homomorphic Encryption Standard (2018) for ternary keys and errors of deviation 3.2. Parties are semi-honest: the
+owner's public key is taken to be well formed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import ceil, log2, prod, sqrt
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import ConfigError, ProtocolError
+from veilgraph.core.randomness import Keystream
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
+from veilgraph.mpc.pair import ntt
+from veilgraph.mpc.pair.ntt import Words
+from veilgraph.mpc.pair.peer import Peer
+from veilgraph.mpc.pair.polynomials import Ring, primes_below, ring, words
+
+MODULI: Final = {4096: 109, 8192: 218}
+"""Degree N → most bits of q for 128 bits of security."""
+FLOOD_BITS: Final = 40
+"""log2 of how much wider the flood is than the noise that depends on data."""
+VARIANCE: Final = 10.5
+TAIL: Final = 10.0
+"""T: deviations of a sum of noise that are exceeded with probability 2·exp(−T²/2) = 2^-71."""
+AT_ONCE: Final = 32
+"""Polynomials that are computed at a time and go in one message."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Degree N, plaintext modulus t, L primes of so many bits, and F: floods are uniform in ±2^F."""
+
+    degree: int
+    modulus: int
+    prime_bits: int
+    primes: int
+    flood_bits: int
+
+    @property
+    def ring(self) -> Ring:
+        """Z_q[x]/(x^N + 1)."""
+        return ring(self.degree, self.prime_bits, self.primes)
+
+    @cached_property
+    def answer_bits(self) -> int:
+        """b: answers are rounded to multiples of q/2^b."""
+        return ceil(log2(self.modulus) + log2(8 * (TAIL * sqrt(self.degree / 4) + 1)))
+
+    @cached_property
+    def small_ring(self) -> Ring:
+        """As many of the primes as hold products of the key and an answer: up to N·2^b in magnitude."""
+        needed = self.answer_bits + log2(self.degree) + 1
+        primes = primes_below(self.prime_bits, self.primes, self.degree)
+        count = next(count for count in range(1, self.primes + 1) if log2(prod(primes[:count])) > needed)
+        return ring(self.degree, self.prime_bits, count)
+
+    def wire_bytes(self, fresh: int, kept: int, answers: int, places: int) -> float:
+        """Bytes of so many ciphertexts both ways, up to a few words: to compare costs."""
+        sent = fresh * kept * self.primes * self.prime_bits
+        return (sent + answers * (self.degree + places) * self.answer_bits) / 8
+
+    def fresh_words(self, count: int, kept: int | None = None) -> int:
+        """Words of a message of ``count`` ciphertexts of which ``kept`` coefficients are sent."""
+        return ntt.packed_words(count * self.primes * (self.degree if kept is None else kept), self.prime_bits)
+
+    def answer_words(self, count: int, places: int) -> int:
+        """Words of a message of ``count`` answers with so many wanted coefficients."""
+        return _wide_words(count * self.degree, self.answer_bits) + _wide_words(count * places, self.answer_bits)
+
+
+@lru_cache(256)
+def scheme(modulus: int, weight: float, squares: float) -> Scheme:
+    """Choose the smallest scheme for messages modulo t.
+
+    ``weight``: bound of Σ|w| over the coefficients w that go into one result; ``squares``: bound of Σw².
+    Raises ``ConfigError``: no degree that we offer is large enough.
+    """
+    for degree, most in MODULI.items():
+        noise = TAIL * sqrt(VARIANCE) * (sqrt(squares) + 2 * sqrt(degree)) + weight / 2
+        flood = FLOOD_BITS + ceil(log2(noise))
+        needed = ceil(log2(modulus)) + flood + 2
+        if needed <= most:
+            primes = -(-needed // ntt.PRIME_BITS)
+            return Scheme(degree, modulus, -(-needed // primes), primes, flood)
+    raise ConfigError(
+        f"a product needs a modulus of {needed} bits, above the {most} that are secure; compute it in smaller parts"
+    )
+
+
+class Owner:
+    """The owner of a key, which encrypts and decrypts."""
+
+    def __init__(self, form: Scheme, secrets: SecretSource) -> None:
+        self.scheme, self.seed = form, secrets(SEED_BYTES)
+        self._public = Keystream(self.seed, "veilgraph/pair/lattice/public")
+        self._own = Keystream(secrets(SEED_BYTES), "veilgraph/pair/lattice/owner")
+        self._key = form.ring.transform(form.ring.ternary(self._own, 1))
+
+    def begin(self, peer: Peer) -> None:
+        """Send the seed and the public key: an encryption of zero, transformed."""
+        peer.tell(torch.frombuffer(bytearray(self.seed), dtype=torch.uint8))
+        self.send(peer, self.encrypt(np.zeros((1, self.scheme.degree), np.uint64)))
+
+    def encrypt(self, messages: Words, *, transformed: bool = True, modulus: int | None = None) -> Words:
+        """c0 of messages [count, N] modulo t: [count, L, N], transformed or not, as c1 is drawn then.
+
+        ``modulus``: another t of the same size as the scheme's.
+        """
+        polynomials = self.scheme.ring
+        body = polynomials.noise(self._own, len(messages))
+        polynomials.add(body, polynomials.scaled(messages, modulus or self.scheme.modulus))
+        second = polynomials.uniform(self._public, len(messages))
+        if transformed:
+            return polynomials.subtract(polynomials.transform(body), polynomials.multiply(second, self._key))
+        product = polynomials.multiply(polynomials.transform(second), self._key)
+        return polynomials.subtract(body, polynomials.untransform(product))
+
+    def send(self, peer: Peer, first: Words) -> None:
+        """Send c0 of ciphertexts."""
+        peer.tell(_as_message(ntt.pack(first, self.scheme.prime_bits)))
+
+    def receive(self, peer: Peer, count: int, places: Words, modulus: int | None = None) -> Words:
+        """Receive answers and decrypt what is at the places: [count, places] modulo t."""
+        form, wanted = self.scheme, len(places)
+        heard = peer.hear((form.answer_words(count, wanted),), torch.int64).numpy().view(np.uint64)
+        size = _wide_words(count * form.degree, form.answer_bits)
+        second = [part.reshape(count, form.degree) for part in _unpack_wide(heard[:size], form, count * form.degree)]
+        first = [part.reshape(count, wanted) for part in _unpack_wide(heard[size:], form, count * wanted)]
+        small = form.small_ring
+        products = small.transform(small.wide_residues(second[0], second[1], signed=False))
+        key = np.ascontiguousarray(self._key[:, : len(small.primes)])
+        products = small.untransform(small.multiply(products, key))[:, :, places.astype(np.int64)]
+        return ntt.messages(*small.integers(products), *first, form.answer_bits, _modulus_word(modulus or form.modulus))
+
+
+class Responder:
+    """The party that computes on the other one's encryptions."""
+
+    def __init__(self, form: Scheme, secrets: SecretSource, peer: Peer) -> None:
+        self.scheme = form
+        seed = bytes(peer.hear((SEED_BYTES,), torch.uint8).numpy())
+        self._public = Keystream(seed, "veilgraph/pair/lattice/public")
+        self._own = Keystream(secrets(SEED_BYTES), "veilgraph/pair/lattice/responder")
+        self._zero = self.receive(peer, 1)
+
+    def receive(self, peer: Peer, count: int, kept: int | None = None) -> tuple[Words, Words]:
+        """Receive ciphertexts as c0 [count, L, kept] and c1 [count, L, N]; ``ProtocolError``: residues too large."""
+        form = self.scheme
+        shape = (count, form.primes, form.degree if kept is None else kept)
+        heard = peer.hear((form.fresh_words(count, shape[2]),), torch.int64).numpy().view(np.uint64)
+        first = ntt.unpack(heard, form.prime_bits, prod(shape)).reshape(shape)
+        if (first >= np.array(form.ring.primes, np.uint64)[:, None]).any():
+            raise ProtocolError(
+                f"{peer.other} sent residues that are not below their prime; ask what it runs",
+                code="residues",
+                party=peer.other,
+            )
+        return first, form.ring.uniform(self._public, count)
+
+    def draw(self, *shape: int) -> Words:
+        """Draw this party's own share: uniform modulo 2^64."""
+        return words(self._own, *shape)
+
+    def answer(
+        self,
+        peer: Peer,
+        first: Words,
+        second: Words,
+        places: Words,
+        shares: Words,
+        *,
+        transformed: bool = True,
+        modulus: int | None = None,
+    ) -> None:
+        """Send results at the places, less the shares [count, places] modulo t.
+
+        ``first`` and ``second``: Σ w·c0 and Σ w·c1 [count, L, N], transformed or else coefficients, and then ``first``
+        at the places only [count, L, places]. Both are overwritten.
+        """
+        polynomials, at = self.scheme.ring, places.astype(np.int64)
+        once = polynomials.transform(polynomials.ternary(self._own, len(second)))
+        zeros = [polynomials.multiply(once, part) for part in self._zero]
+        if transformed:
+            polynomials.untransform(polynomials.add(first, zeros[0]))
+            polynomials.untransform(polynomials.add(second, zeros[1]))
+            wanted = np.ascontiguousarray(first[:, :, at])
+        else:
+            wanted = polynomials.add(first, np.ascontiguousarray(polynomials.untransform(zeros[0])[:, :, at]))
+            polynomials.add(second, polynomials.untransform(zeros[1]))
+        polynomials.add(second, polynomials.noise(self._own, len(second)))
+        polynomials.add(wanted, self._flood(*shares.shape))
+        polynomials.subtract(wanted, polynomials.scaled(shares, modulus or self.scheme.modulus))
+        bits = self.scheme.answer_bits
+        parts = [_pack_wide(*polynomials.switched(part, bits), bits) for part in (second, wanted)]
+        peer.tell(_as_message(np.concatenate(parts)))
+
+    def _flood(self, *shape: int) -> Words:
+        """Residues of uniform integers in ±2^F."""
+        bits, polynomials = self.scheme.flood_bits, self.scheme.ring
+        upper = (self.draw(*shape).view(np.int64) >> (63 - bits % 64)).view(np.uint64)
+        if bits < 64:  # noqa: PLR2004
+            return polynomials.residues(upper)
+        return polynomials.wide_residues(upper, self.draw(*shape), signed=True)
+
+
+def _modulus_word(modulus: int) -> np.uint64:
+    return np.uint64(modulus % (1 << 64))
+
+
+def _wide_words(count: int, bits: int) -> int:
+    return ntt.packed_words(count, min(bits, 64)) + ntt.packed_words(count, max(bits - 64, 0))
+
+
+def _pack_wide(hi: Words, lo: Words, bits: int) -> Words:
+    """Pack integers of word pairs: their low words, then what is above."""
+    low = ntt.pack(lo, min(bits, 64))
+    return low if bits <= 64 else np.concatenate([low, ntt.pack(hi, bits - 64)])  # noqa: PLR2004
+
+
+def _unpack_wide(heard: Words, form: Scheme, count: int) -> tuple[Words, Words]:
+    """Undo ``_pack_wide``: high and low words."""
+    bits = form.answer_bits
+    low = ntt.unpack(heard, min(bits, 64), count)
+    if bits <= 64:  # noqa: PLR2004
+        return np.zeros_like(low), low
+    return ntt.unpack(heard[ntt.packed_words(count, 64) :], bits - 64, count), low
+
+
+def _as_message(packed: Words) -> Tensor:
+    """Words as int64, to be sent."""
+    return torch.from_numpy(packed.view(np.int64))
