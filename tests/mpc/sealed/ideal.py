@@ -80,8 +80,8 @@ class IdealEnd:
 
         return self._ask("hop", (matrix, rows), multiply)
 
-    def wraps(self, own: Tensor) -> Tensor:
-        return self._ask("wraps", own, lambda one, other: (one & other).to(torch.int64))
+    def wraps(self, own: Tensor, dtype: torch.dtype) -> Tensor:
+        return self._ask("wraps", own, lambda one, other: (one & other).to(dtype))
 
     def arithmetic(self, share: Tensor) -> Tensor:
         return self._ask("arithmetic", share, lambda one, other: (one ^ other).to(torch.int64))

@@ -49,8 +49,8 @@ class Together(Protocol):
     ) -> Tensor:
         """A sparse ``matrix`` of one party times the other's ``rows``, in ``ring``: [targets, columns]."""
 
-    def wraps(self, own: Tensor, /) -> Tensor:
-        """The product of the bits that each has."""
+    def wraps(self, own: Tensor, dtype: torch.dtype, /) -> Tensor:
+        """The product of the bits that each has, in the ring of ``dtype``, int32 or int64."""
 
     def arithmetic(self, share: Tensor, /) -> Tensor:
         """A bit, as a number."""
@@ -166,7 +166,9 @@ class PairMachine(Machine):
         part = part + self._zeros(cut.shape, part.dtype) + (cut.offset if self._leads else 0)
         share = cut.cut(part)
         if cut.wraps:
-            wraps = self._together.wraps(part >= 0) - int(self._leads)
+            # Bits of the product beyond those that the result has left after the shift do not count.
+            dtype = torch.int32 if ring - (cut.width - shift) <= 32 else torch.int64
+            wraps = self._together.wraps(part >= 0, dtype).to(torch.int64) - int(self._leads)
             share = share + (wraps << (cut.width - shift))
         if self._leads:
             share = share - (cut.offset >> shift)

@@ -97,8 +97,8 @@ class _Counted:
         exchanges = products.hop_exchanges(shape, columns, ring, matrix_leads=rows is None)
         return self._result(exchanges, (shape[0], columns), DTYPES[ring])
 
-    def wraps(self, own: Tensor) -> Tensor:
-        return self._result(bits.wraps_exchanges(own.numel()), own.shape)
+    def wraps(self, own: Tensor, dtype: torch.dtype) -> Tensor:
+        return self._result(bits.wraps_exchanges(own.numel(), dtype), own.shape, dtype)
 
     def arithmetic(self, share: Tensor) -> Tensor:
         return self._result(bits.wraps_exchanges(share.numel()), share.shape)
