@@ -60,43 +60,56 @@ def played(function, inputs, seed=0, *, setup=False):
     return results, sent
 
 
-def added(function, inputs, dtype=torch.int64):
-    """Result that both shares add up to."""
+def added(function, inputs):
+    """What both shares of int64 add up to."""
     (first, second), _ = played(function, inputs)
-    assert first.dtype == second.dtype == dtype
-    assert first.shape == second.shape == inputs[0][0].shape
+    assert first.dtype == second.dtype == torch.int64
     return first + second
 
 
 def xored(function, inputs):
     (first, second), _ = played(function, inputs)
     assert first.dtype == second.dtype == torch.bool
-    assert first.shape == second.shape == inputs[0][0].shape
     return first ^ second
 
 
-SHAPES = [(), (0,), (1,), (2,), (3, 0), (1, 1), (5, 13), (64,), (65,), (4, 3, 7)]
+SHAPES = [(), (0,), (1,), (2,), (3, 0), (1, 1), (5, 13), (64,), (65,), (4, 3, 7), (100_000,)]
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, (100_000,)])
-def test_functions_of_bits_equal_the_plain_ones(shape):
-    inputs = [(bits_of(*shape, seed=at), bits_of(*shape, seed=at + 2), integers_of(*shape, seed=at)) for at in range(2)]
-    (bit, right, value), (other_bit, other_right, other_value) = inputs
-    both_bits = [(bit,), (other_bit,)]
-    assert torch.equal(added(Bits.wraps, both_bits), (bit & other_bit).long())
-    narrow = added(lambda bits, own: bits.wraps(own, torch.int32), both_bits, torch.int32)
-    assert torch.equal(narrow, (bit & other_bit).int())
-    assert torch.equal(added(Bits.arithmetic, both_bits), (bit ^ other_bit).long())
-    gated = added(Bits.gate, [(bit, value), (other_bit, other_value)])
-    assert torch.equal(gated, (bit ^ other_bit).long() * (value + other_value))
-    conjunction = xored(Bits.and_, [(bit, right), (other_bit, other_right)])
-    assert torch.equal(conjunction, (bit ^ other_bit) & (right ^ other_right))
+@pytest.mark.parametrize("shapes", [SHAPES[:-1], SHAPES[-1:]], ids=["many shapes", "many entries"])
+def test_functions_equal_the_plain_ones(shapes):
+    def every(bits, *operands):
+        return [
+            [
+                bits.wraps(bit),
+                bits.wraps(bit, torch.int32),
+                bits.arithmetic(bit),
+                bits.gate(bit, value),
+                bits.and_(bit, right),
+                bits.negative(value),
+            ]
+            for bit, right, value in operands
+        ]
 
-
-@pytest.mark.parametrize("shape", [*SHAPES, (100_000,)])
-def test_signs_equal_the_plain_ones(shape):
-    inputs = [(integers_of(*shape, seed=at),) for at in range(2)]
-    assert torch.equal(xored(Bits.negative, inputs), inputs[0][0] + inputs[1][0] < 0)
+    inputs = [
+        [(bits_of(*shape, seed=at), bits_of(*shape, seed=at + 2), integers_of(*shape, seed=at)) for shape in shapes]
+        for at in range(2)
+    ]
+    results, _ = played(every, inputs)
+    for (bit, right, value), (other_bit, other_right, other_value), first, second in zip(
+        *inputs, *results, strict=True
+    ):
+        plain = [
+            (bit & other_bit).long(),
+            (bit & other_bit).int(),
+            (bit ^ other_bit).long(),
+            (bit ^ other_bit).long() * (value + other_value),
+            (bit ^ other_bit) & (right ^ other_right),
+            value + other_value < 0,
+        ]
+        for expected, share, rest in zip(plain, first, second, strict=True):
+            assert share.dtype == rest.dtype == expected.dtype
+            assert torch.equal(share ^ rest if expected.dtype == torch.bool else share + rest, expected)
 
 
 def test_signs_are_exact_at_all_edges():
@@ -104,17 +117,17 @@ def test_signs_are_exact_at_all_edges():
     sums = torch.tensor(EDGES).repeat(200)
     share, rest = shares_of(sums)
     first, second = torch.cat([pairs[:, 0], share]), torch.cat([pairs[:, 1], rest])
-    assert torch.equal(xored(Bits.negative, [(first,), (second,)]), first + second < 0)
-    assert torch.equal(xored(Bits.negative, [(first.flip(0),), (second.flip(0),)]), (first + second < 0).flip(0))
+    for order in ((0,), ()):  # backwards: with the other party's half of the entries
+        inputs = [(first.flip(order),), (second.flip(order),)]
+        assert torch.equal(xored(Bits.negative, inputs), (first + second < 0).flip(order))
 
 
 def test_signs_are_exact_where_one_bit_decides():
     powers = torch.tensor([1 << bit for bit in range(63)])
-    share = integers_of(63)
-    for near in (-1, 0, 1):
-        for value in (powers, -powers, powers + LEAST, -powers + LEAST):
-            inputs = [(share,), (value + near - share,)]
-            assert torch.equal(xored(Bits.negative, inputs), value + near < 0)
+    values = torch.cat([sign * powers + base + near for sign in (1, -1) for base in (0, LEAST) for near in (-1, 0, 1)])
+    for seed in range(2):
+        share, rest = shares_of(values, seed)
+        assert torch.equal(xored(Bits.negative, [(share,), (rest,)]), values < 0)
 
 
 def test_gates_are_exact_at_all_edges():
@@ -164,14 +177,30 @@ SEVERAL = [("and_", (1 << 18) + 1), ("wraps", (1 << 20) + 1), ("gate", (1 << 18)
 """Entries whose transfers take several blocks."""
 
 
-@pytest.mark.parametrize(("name", "entries"), [*product(COSTS, (0, 1, 2, 63, 129, 4097)), *SEVERAL])
-def test_costs_are_foreseen_to_the_byte(name, entries):
-    function, cost, draw = COSTS[name]
-    _, sent = played(function, [draw(entries), draw(entries)], setup=True)
+def check_costs(function, costs, *inputs):
+    """``costs``: what is foreseen for every call of ``function``, which a party makes with each of its inputs."""
+
+    def every(bits, *own):
+        for each in own:
+            function(bits, *each)
+
+    _, sent = played(every, inputs, setup=True)
+    foreseen = [exchange for exchanges in [setup_exchanges(), *costs] for exchange in exchanges]
     for at in range(2):
-        assert [encoded_size(message) for message in sent[at]] == [
-            exchange[at] for exchange in setup_exchanges() + cost(entries)
-        ]
+        assert [encoded_size(message) for message in sent[at]] == [exchange[at] for exchange in foreseen]
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_costs_are_foreseen_to_the_byte(name):
+    function, cost, draw = COSTS[name]
+    counts = (0, 1, 2, 63, 129, 4097)
+    check_costs(function, [cost(count) for count in counts], *[[draw(count) for count in counts]] * 2)
+
+
+@pytest.mark.parametrize(("name", "entries"), SEVERAL)
+def test_costs_are_foreseen_of_several_blocks(name, entries):
+    function, cost, draw = COSTS[name]
+    check_costs(function, [cost(entries)], *[[draw(entries)]] * 2)
 
 
 def test_bytes_of_both_an_entry():
@@ -223,6 +252,44 @@ def test_messages_and_shares_are_uniform_whatever_the_data_are(name, data):
     for share in (first, second):
         octets = np.packbits(share.numpy()) if share.dtype == torch.bool else share.view(torch.uint8).numpy()
         assert unevenness(octets) > LEAST_CHANCE
+
+
+@pytest.mark.parametrize("data", SAME)
+def test_what_the_tree_opens_is_uniform_whatever_the_data_are(data):
+    """A share says nothing in any case, so what counts is the sum of what both parties send."""
+    inputs = [[SAME[data](4096, at)[2]] for at in range(2)]
+    _, (first, second) = played(Bits.negative, inputs, seed=data)
+    assert [len(message) for message in first[-4:]] == [3] * 4
+    for one, other in zip(first[-4:], second[-4:], strict=True):
+        for plane in one ^ other:
+            assert unevenness(plane.numpy()) > LEAST_CHANCE
+
+
+def test_every_comparison_draws_secrets_of_its_own():
+    drawn = []
+
+    def part(peer):
+        plain = fixed_secrets(peer.leads)
+
+        def counted(length):
+            drawn.append(length)
+            return plain(length)
+
+        bits = Bits(peer, counted)
+        before = len(drawn)
+        if peer.leads:
+            bits.negative(integers_of(5))
+            bits.negative(integers_of(5))
+        return before
+
+    def other(peer):
+        bits = Bits(peer, fixed_secrets(0))
+        bits.negative(integers_of(5))
+        bits.negative(integers_of(5))
+        return 0
+
+    before, _ = both(part, other)
+    assert drawn[before:] == [32, 32]
 
 
 @pytest.mark.parametrize("at", range(10))

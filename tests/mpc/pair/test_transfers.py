@@ -255,6 +255,41 @@ def choosers_guess(digits, pads, told):
     return (candidates[1] == constant).astype(np.int64)
 
 
+def test_sums_of_a_tree_are_under_keys_of_the_base_transfers():
+    """Without them the other half of each level would come too, and with it the seed that hides the choices."""
+
+    def setup_of_a(others_seed):
+        def part(peer):
+            Transfers(peer, fixed_secrets(1) if peer.leads else fixed_secrets(2, others_seed))
+
+        _, (_, sums), _ = transcripts(part)
+        return sums.numpy()
+
+    first, second = setup_of_a(1), setup_of_a(2)  # the same trees, and other keys
+    assert uniform(first ^ second) > LEAST_CHANCE
+    assert (first != second).any(axis=-1).all()
+
+
+def test_the_difference_of_two_digits_rows_has_128_random_bits(monkeypatch):
+    hashed, deltas = [], []
+
+    def kept(rows, first):
+        hashed.append(rows)
+        return hash_rows(rows, first)
+
+    monkeypatch.setattr(transfers, "hash_rows", kept)
+    for seed in range(16):
+        hashed.clear()
+        one_way(np.zeros(64, np.uint8), 1, seed)
+        rows = {row.tobytes(): row for part in hashed for row in part[:1]}  # the chooser's, the sender's and its other
+        first, second = rows.values()
+        deltas.append(first ^ second)
+    octets = np.array(deltas).view(np.uint8)
+    elements = np.concatenate([octets & 15, octets >> 4])
+    assert chisquare(np.bincount(elements.reshape(-1), minlength=16)).pvalue > LEAST_CHANCE
+    assert all(0 < ones < 16 for ones in np.unpackbits(octets, axis=-1).sum(0))
+
+
 @pytest.mark.parametrize("hashed", [True, False])
 def test_without_the_hash_a_chooser_reads_the_senders_bits_and_with_it_guesses(hashed, monkeypatch):
     if not hashed:

@@ -144,8 +144,8 @@ class Bits:
     def _compare(self, digits: Octets, bounds: Octets, chosen: Octets, offered: Octets) -> Iterable[Steps]:
         """Compare own digits b with their bounds a, and theirs with own ones.
 
-        All are uint8, one for each digit. Sets ``chosen`` and ``offered`` to shares of [b > a], which is the lowest bit,
-        and of [b = a], the next.
+        All are uint8, one for each digit. Sets ``chosen`` and ``offered`` to shares of [b > a], in the lowest bit, and
+        of [b = a], in the next.
         """
         values = np.arange(DIGIT_VALUES, dtype=np.uint8)[:, None]
 

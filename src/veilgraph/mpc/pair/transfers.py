@@ -58,6 +58,10 @@ SETUP_MESSAGE_BYTES: Final = (
 """What each party sends, in this order, when ``Transfers`` are made."""
 
 _HASHED_ROWS: Final = 1 << 13  # whose pads are made at a time: they stay in the processor's cache
+_STOCK_WORDS: Final = 1 << 8
+_NO_WORDS: Final = np.empty(0, np.uint64)
+_LEVELS: Final = [slice(start, start + FIELD_BITS) for start in range(0, TRANSFERS, FIELD_BITS)]
+"""The base transfers of each tree."""
 _SWAPS: Final = (
     (32, 0x00000000FFFFFFFF),
     (16, 0x0000FFFF0000FFFF),
@@ -82,22 +86,17 @@ class Transfers:
     def __init__(self, peer: Peer, secrets: SecretSource) -> None:
         """Set both directions up in two exchanges; ``ProtocolError``: as ``transfer_keys`` and ``Peer.hear``."""
         self._peer = peer
-        places = np.frombuffer(secrets(PLACES), np.uint8) % LEAVES
-        # In each level the sender asks for the half that its missing leaf is not in.
-        asked = [not (place >> level) & 1 for place in places.tolist() for level in reversed(range(FIELD_BITS))]
+        delta = [octet % LEAVES for octet in secrets(PLACES)]
+        # In each level the sender asks for the half without the leaf that it is to miss.
+        asked = [not element >> level & 1 for element in delta for level in reversed(range(FIELD_BITS))]
         pairs, keys = transfer_keys(peer, asked, secrets)
-        roots = [secrets(KEY_BYTES) for _ in range(PLACES)]
-        leaves, sums = zip(
-            *(_grow(root, pairs[at : at + 4]) for root, at in zip(roots, _starts(), strict=True)), strict=True
-        )
-        peer.tell(torch.frombuffer(bytearray(b"".join(sums)), dtype=torch.uint8).reshape(TRANSFERS, 2, KEY_BYTES))
+        grown = [_grow(secrets(KEY_BYTES), pairs[levels]) for levels in _LEVELS]
+        sums = b"".join(told for _, told in grown)
+        peer.tell(torch.frombuffer(bytearray(sums), dtype=torch.uint8).reshape(TRANSFERS, 2, KEY_BYTES))
         told = peer.hear((TRANSFERS, 2, KEY_BYTES), torch.uint8).numpy()
-        self._chooser = _Chooser([[_stream(leaf) for leaf in tree] for tree in leaves])
-        known = [
-            _grow_around(int(place), keys[at : at + 4], told[at : at + 4])
-            for place, at in zip(places, _starts(), strict=True)
-        ]
-        self._sender = _Sender(places, [[leaf if leaf is None else _stream(leaf) for leaf in tree] for tree in known])
+        self._chooser = _Chooser([leaves for leaves, _ in grown])
+        known = [_grow_around(element, keys[at], told[at]) for element, at in zip(delta, _LEVELS, strict=True)]
+        self._sender = _Sender(delta, known)
 
     def choose(self, digits: NDArray[np.uint8], bits: int, dtype: DTypeLike) -> NDArray[Any]:
         """Choose by one message, and return the pads of the digits chosen: ``dtype`` [n].
@@ -122,54 +121,79 @@ class Transfers:
         """
         first = self._sender.used
         message = self._peer.hear((PLACES, bits, _words_for(count)), torch.int64).numpy().view(np.uint64)
-        rows, pads = self._sender.rows(message, bits), np.empty((1 << bits, count), dtype)
+        rows, pads = self._sender.rows(message), np.empty((1 << bits, count), dtype)
         for part in _parts(count):
             for digit, multiple in enumerate(self._sender.multiples[: 1 << bits]):
                 pads[digit, part] = hash_rows(rows[part] ^ multiple, first + part.start).astype(dtype)
         return pads
 
 
-class _Chooser:
-    """One direction's chooser; ``used``: the number of the next row."""
+class _Streams:
+    """What the trees of a direction expand to. A stock serves small amounts, as each expansion is 512 calls."""
 
-    def __init__(self, trees: list[list[CipherContext]]) -> None:
-        self._trees, self.used = trees, 0
+    def __init__(self, trees: list[list[bytes | None]], missing: Sequence[int]) -> None:
+        """``missing``: what the number of each place's leaves is XORed with."""
+        self._trees = [[None if leaf is None else _stream(leaf) for leaf in tree] for tree in trees]
+        self._missing, self._stock, self._used = missing, _NO_WORDS, _STOCK_WORDS
+
+    def take(self, bits: int, words: int) -> Words:
+        """Return ⊕ r_x and the sum of those r_x with each bit of x, for each place: uint64 [32, 1 + 4, bits, words]."""
+        count = bits * words
+        if count > _STOCK_WORDS:
+            taken = self._expand(count)
+        else:
+            if self._used + count > _STOCK_WORDS:
+                self._stock, self._used = self._expand(_STOCK_WORDS), 0
+            taken = self._stock[..., self._used : self._used + count]
+            self._used += count
+        return taken.reshape(PLACES, 1 + FIELD_BITS, bits, words)
+
+    def _expand(self, words: int) -> Words:
+        zeros, octets = bytes(8 * words), np.zeros((LEAVES, 8 * words + KEY_BYTES), np.uint8)  # a block of slack
+        leaves = octets[:, : 8 * words].view(np.uint64)
+        expanded = np.empty((PLACES, 1 + FIELD_BITS, words), np.uint64)
+        for tree, missing, out in zip(self._trees, self._missing, expanded, strict=True):
+            for leaf, stream in enumerate(tree):
+                if stream is not None:  # the leaf without one stays zeros
+                    stream.update_into(zeros, octets[leaf ^ missing].data)
+            _fold(leaves, out)
+        return expanded
+
+
+class _Chooser:
+    """One direction's chooser; ``used``: the number of the next transfer."""
+
+    def __init__(self, trees: list[list[bytes | None]]) -> None:
+        self._streams, self.used = _Streams(trees, [0] * PLACES), 0
 
     def choose(self, digits: NDArray[np.uint8], bits: int) -> tuple[Words, Words]:
         """Return the message, uint64 [32, bits, words], and the rows v of the digits: uint64 [64·words, 2]."""
         words = _words_for(len(digits))
         choices = np.stack([_packed(digits >> np.uint8(bit) & np.uint8(1)) for bit in range(bits)])
-        message, planes = np.empty((PLACES, bits, words), np.uint64), np.empty((TRANSFERS, words), np.uint64)
-        room = _Room(bits, words)
-        for place, tree in enumerate(self._trees):
-            total, weighted = _folded(room.fill(tree))
-            message[place] = total ^ choices
-            planes[place * FIELD_BITS : (place + 1) * FIELD_BITS] = _joined(weighted)
+        taken = self._streams.take(bits, words)
         self.used += WORD_BITS * words
-        return message, _transposed(planes)
+        return taken[:, 0] ^ choices, _rows(taken[:, 1:])
 
 
 class _Sender:
-    """One direction's sender; ``used``: the number of the next row; ``multiples``: x·Δ, uint64 [16, 2]."""
+    """One direction's sender; ``used``: the number of the next transfer; ``multiples``: x·Δ, uint64 [16, 2]."""
 
-    def __init__(self, places: NDArray[np.uint8], trees: list[list[CipherContext | None]]) -> None:
-        self._places, self._trees, self.used = places.tolist(), trees, 0
-        octets = [[_times(digit, place) for place in self._places] for digit in range(LEAVES)]
+    def __init__(self, delta: list[int], trees: list[list[bytes | None]]) -> None:
+        self._delta, self._streams, self.used = delta, _Streams(trees, delta), 0
+        octets = [[_times(digit, element) for element in delta] for digit in range(LEAVES)]
         halves = np.array(octets, np.uint8).reshape(LEAVES, PLACES // 2, 2)
         self.multiples = (halves[..., 0] | halves[..., 1] << FIELD_BITS).view("<u8")
 
-    def rows(self, message: Words, bits: int) -> Words:
-        """Return the rows w of what the chooser's message is about: uint64 [64·words, 2]."""
-        words = message.shape[-1]
-        planes, room = np.empty((TRANSFERS, words), np.uint64), _Room(bits, words)
-        for place, (missing, tree) in enumerate(zip(self._places, self._trees, strict=True)):
-            _, weighted = _folded(room.fill(tree, missing))  # nothing is at 0, which weighs nothing
+    def rows(self, message: Words) -> Words:
+        """Return the rows w of a chooser's message, uint64 [32, bits, words]: uint64 [64·words, 2]."""
+        _, bits, words = message.shape
+        weighted = self._streams.take(bits, words)[:, 1:]
+        for place, element in enumerate(self._delta):
             for bit in range(FIELD_BITS):
-                if missing >> bit & 1:
-                    weighted[bit] ^= message[place]
-            planes[place * FIELD_BITS : (place + 1) * FIELD_BITS] = _joined(weighted)
+                if element >> bit & 1:
+                    weighted[place, bit] ^= message[place]
         self.used += WORD_BITS * words
-        return _transposed(planes)
+        return _rows(weighted)
 
 
 def hash_rows(rows: Words, first: int) -> Words:
@@ -190,10 +214,6 @@ def _permuted(rows: Words) -> Words:
     return out[: rows.nbytes].view(np.uint64).reshape(rows.shape)
 
 
-def _starts() -> range:
-    return range(0, TRANSFERS, FIELD_BITS)
-
-
 def _words_for(count: int) -> int:
     return -(-count // WORD_BITS)
 
@@ -211,13 +231,13 @@ def _sum(seeds: list[bytes]) -> bytes:
     return reduce(xor, (int.from_bytes(seed, "big") for seed in seeds)).to_bytes(KEY_BYTES, "big")
 
 
-def _grow(root: bytes, pairs: list[Pair]) -> tuple[list[bytes], bytes]:
+def _grow(root: bytes, pairs: list[Pair]) -> tuple[list[bytes | None], bytes]:
     """Return a tree's leaves, and for every level the sums of its left and of its right nodes under a pair's keys."""
     layer, told = [root], []
     for pair in pairs:
         layer = _children(layer)
         told += [_sum([*layer[side::2], key]) for side, key in enumerate(pair)]
-    return layer, b"".join(told)
+    return list(layer), b"".join(told)
 
 
 def _grow_around(place: int, keys: list[bytes], told: NDArray[np.uint8]) -> list[bytes | None]:
@@ -236,38 +256,22 @@ def _stream(seed: bytes) -> CipherContext:
     return Cipher(algorithms.AES128(seed), modes.CTR(bytes(KEY_BYTES))).encryptor()
 
 
-class _Room:
-    """Room for what the 16 leaves of a tree expand to, filled for one tree after the other."""
-
-    def __init__(self, bits: int, words: int) -> None:
-        self._zeros, self._shape = bytes(8 * bits * words), (LEAVES, bits, words)
-        self._octets = np.zeros((LEAVES, len(self._zeros) + KEY_BYTES), np.uint8)  # a block more, as the library asks
-
-    def fill(self, streams: Sequence[CipherContext | None], missing: int = 0) -> Words:
-        """Return what leaf x expands to, at x ⊕ ``missing``, zeros without a stream: uint64 [16, bits, words]."""
-        for leaf, stream in enumerate(streams):
-            if stream is not None:
-                stream.update_into(self._zeros, self._octets[leaf ^ missing].data)
-        return self._octets[:, : len(self._zeros)].view(np.uint64).reshape(self._shape)
-
-
-def _folded(leaves: Words) -> tuple[Words, list[Words]]:
-    """Return ⊕ r_x, and for each bit of x, the lowest first, the sum of those r_x whose x has it."""
-    weighted = list[Words]()
-    while len(leaves) > 1:
-        half = len(leaves) // 2
-        weighted.insert(0, np.bitwise_xor.reduce(leaves[half:], axis=0))
+def _fold(leaves: Words, out: Words) -> None:
+    """Set ``out``, [5, words], to ⊕ r_x and the sums of those r_x with each bit of x, the lowest first, of 16 leaves."""
+    for bit in reversed(range(FIELD_BITS)):
+        half = 1 << bit
+        np.bitwise_xor.reduce(leaves[half:], axis=0, out=out[1 + bit])
         leaves = leaves[:half] ^ leaves[half:]
-    return leaves[0], weighted
+    out[0] = leaves[0]
 
 
-def _joined(planes: list[Words]) -> list[Words]:
-    """Sum the rows of a digit's bits j with the weights α^j: bits of F_16, each [bits, words], → each [words]."""
-    total = [plane[-1] for plane in planes]
-    for bit in reversed(range(len(planes[0]) - 1)):
-        zero, one, two, three = total
-        total = [above ^ plane[bit] for above, plane in zip((three, zero ^ three, one, two), planes, strict=True)]
-    return total
+def _rows(weighted: Words) -> Words:
+    """Sum the bits j of each digit with the weights α^j, and transpose: [32, 4, bits, words] → [64·words, 2]."""
+    total = weighted[:, :, -1]
+    for bit in reversed(range(weighted.shape[2] - 1)):
+        zero, one, two, three = np.moveaxis(total, 1, 0)
+        total = np.stack([three, zero ^ three, one, two], 1) ^ weighted[:, :, bit]
+    return _transposed(total.reshape(TRANSFERS, -1))
 
 
 def _times(left: int, right: int) -> int:
