@@ -20,7 +20,8 @@ from veilgraph.mpc.pair.lattice import Owner, Responder, Scheme, scheme
 from veilgraph.mpc.pair.ntt import Words
 from veilgraph.mpc.pair.peer import Peer
 from veilgraph.mpc.pair.polynomials import Ring, primes_below
-from veilgraph.mpc.pair.products import Messages, parts
+from veilgraph.mpc.pair.blocks import parts
+from veilgraph.mpc.pair.products import Messages
 
 _DEGREE: Final = 8192
 _PRIME_BITS: Final = 57
