@@ -65,10 +65,12 @@ def matmul(
         RangeOverflow: an entry of ``right`` is not below 2^bits.
 
     """
+    n, k, m = sizes
+    _check_given({"left": (left, (n, k)), "right": (right, (k, m))})
     if right is not None and bits < WORD_BITS and max(-int(right.min()), int(right.max())) >> bits:
         raise RangeOverflow(f"`right` has an entry that is not below 2^{bits} in magnitude; raise `bits`")
     encrypts_left, plan = plan_matmul(sizes, bits)
-    own = _own(left, right)
+    own = _words(left if right is None else right)
     encrypts = encrypts_left == (right is None)
     share = _compute(peer, secrets, plan, own if encrypts_left else own.T, encrypts=encrypts)
     return _tensor(share if encrypts_left else share.T)
@@ -105,6 +107,8 @@ def hop(peer: Peer, secrets: SecretSource, adjacency: Any, mask: Tensor | None, 
         RangeOverflow: the entries of a row of ``adjacency`` sum up to more than 2^16 in magnitude.
 
     """
+    n, k, m = sizes
+    _check_given({"adjacency": (adjacency, (n, k)), "mask": (mask, (k, m))})
     plan = plan_hop(sizes, ring)
     if mask is None:
         own: Any = sp.csr_matrix(adjacency, dtype=np.int64)
@@ -113,7 +117,7 @@ def hop(peer: Peer, secrets: SecretSource, adjacency: Any, mask: Tensor | None, 
             words = f"a row of `adjacency` sums up to {largest} in magnitude, above {1 << WEIGHT_BITS}"
             raise RangeOverflow(f"{words}; cap the edges of a node, or their weights")
     else:
-        own = _own(mask.to(torch.int64), None).T & np.uint64((1 << ring) - 1)
+        own = _words(mask.to(torch.int64)).T & np.uint64((1 << ring) - 1)
     return _tensor(_compute(peer, secrets, plan, own, encrypts=mask is not None).T).to(_DTYPES[ring])
 
 
@@ -124,12 +128,20 @@ def _compute(peer: Peer, secrets: SecretSource, plan: Plan, own: Any, *, encrypt
     return multiply_matrix(peer, Responder(plan.scheme, secrets, peer), plan, own)
 
 
-def _own(left: Tensor | None, right: Tensor | None) -> Words:
-    """The one of two int64 matrices that this party has, as words."""
-    own = [matrix for matrix in (left, right) if matrix is not None]
-    if len(own) != 1:
-        raise ValueError("a party has either the left or the right matrix; give None for the other party's")
-    return own[0].numpy().view(np.uint64)
+def _check_given(matrices: dict[str, tuple[Any, tuple[int, int]]]) -> None:
+    """Refuse a call with both matrices, with none, or with one of another shape."""
+    given = [name for name, (matrix, _) in matrices.items() if matrix is not None]
+    if len(given) != 1:
+        raise ValueError(f"a party gives one of {', '.join(matrices)}, and None for what the other party has")
+    matrix, shape = matrices[given[0]]
+    if tuple(matrix.shape) != shape:
+        raise ValueError(f"`{given[0]}` has the shape {tuple(matrix.shape)}, but `sizes` says {shape}")
+
+
+def _words(values: Any) -> Words:
+    """An int64 tensor's numbers as words."""
+    words: Words = values.numpy().view(np.uint64)
+    return words
 
 
 def _tensor(share: Words) -> Tensor:
