@@ -20,7 +20,8 @@ from veilgraph.mpc.pair.lattice import Owner, Responder, Scheme, scheme
 from veilgraph.mpc.pair.ntt import Words
 from veilgraph.mpc.pair.peer import Peer
 from veilgraph.mpc.pair.polynomials import Ring, primes_below
-from veilgraph.mpc.pair.products import Messages, parts
+from veilgraph.mpc.pair.blocks import parts
+from veilgraph.mpc.pair.products import Messages
 
 _DEGREE: Final = 8192
 _PRIME_BITS: Final = 57
@@ -30,7 +31,7 @@ _AT_ONCE: Final = 4
 _PLACES: Final = np.arange(_DEGREE, dtype=np.uint64)
 
 
-def _scheme() -> Scheme:
+def entries_scheme() -> Scheme:
     """The scheme for two products of a message and a polynomial with coefficients up to t/2."""
     half = 2.0 ** (_PRIME_BITS - 1)
     return scheme(_SLOTS.primes[0], 2 * _DEGREE * half, 2 * _DEGREE * half * half)
@@ -38,7 +39,7 @@ def _scheme() -> Scheme:
 
 def elementwise_messages(entries: int) -> Messages:
     """Bytes that the leader and the other party send in ``elementwise`` of so many entries, message by message."""
-    form, groups = _scheme(), parts(-(-entries // _DEGREE), _AT_ONCE)
+    form, groups = entries_scheme(), parts(-(-entries // _DEGREE), _AT_ONCE)
     if not entries:
         return []
     fresh = [SEED_BYTES, 8 * form.fresh_words(1)]
@@ -68,7 +69,7 @@ def elementwise(peer: Peer, secrets: SecretSource, left: Tensor, right: Tensor) 
         for group in range(count):
             piece = flat[group * _DEGREE : (group + 1) * _DEGREE]
             pairs[group, place, : len(piece)] = piece
-    share = _encrypt(peer, Owner(_scheme(), secrets), pairs) if peer.leads else _answer(peer, secrets, pairs)
+    share = _encrypt(peer, Owner(entries_scheme(), secrets), pairs) if peer.leads else _answer(peer, secrets, pairs)
     return torch.from_numpy(share.reshape(-1)[: left.numel()].view(np.int64).copy()).reshape(left.shape)
 
 
@@ -88,7 +89,7 @@ def _encrypt(peer: Peer, owner: Owner, pairs: Words) -> Words:
 
 def _answer(peer: Peer, secrets: SecretSource, pairs: Words) -> Words:
     """The other party's part: its share [count, N]."""
-    responder = Responder(_scheme(), secrets, peer)
+    responder = Responder(entries_scheme(), secrets, peer)
     polynomials, shares = responder.scheme.ring, []
     for group in parts(len(pairs), _AT_ONCE):
         factors = pairs[group.start : group.stop, ::-1].reshape(-1, _DEGREE)  # l meets the other one's r

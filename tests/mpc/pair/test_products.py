@@ -1,0 +1,293 @@
+"""Shares of products against numpy's products modulo 2^64, and messages as counted beforehand."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+pytest.importorskip("numba", reason="the kernels are compiled by numba: veilgraph[nobody]")
+
+from tests.mpc.pair.parties import both
+
+from veilgraph.core.errors import RangeOverflow
+from veilgraph.core.randomness import Keystream
+from veilgraph.core.secrets import system_secrets
+from veilgraph.link.view import RecordedLink
+from veilgraph.mpc.pair import blocks, products
+from veilgraph.mpc.pair.entries import elementwise, elementwise_messages
+from veilgraph.mpc.pair.products import hop, hop_messages, matmul, matmul_messages, plan_hop, plan_matmul
+
+LEAST = -(2**63)
+
+
+def draw(*shape, bits=64, seed=0):
+    rng = np.random.default_rng(seed)
+    least, most = (LEAST, 2**63) if bits == 64 else (1 - 2**bits, 2**bits)
+    return torch.from_numpy(rng.integers(least, most, shape, dtype=np.int64))
+
+
+class Counted:
+    """Both parties' messages, in order: bytes of data by name of the sender."""
+
+    def __init__(self):
+        self.sent, self.texts = [], []
+
+    def wrap(self, link):
+        return RecordedLink(link, keep=self.keep) if link.party == "A" else link
+
+    def keep(self, message):
+        size = message.tensor.numel() * message.tensor.element_size()
+        self.sent.append((size, 0) if message.sender == "A" else (0, size))
+        self.texts.append(message.tensor)
+
+
+def multiply(left, right, bits, counted=None):
+    """Shares of left @ right; A has the left matrix."""
+    sizes = (*left.shape, right.shape[1])
+    return both(
+        lambda peer: matmul(peer, system_secrets, left, None, sizes, bits),
+        lambda peer: matmul(peer, system_secrets, None, right, sizes, bits),
+        counted.wrap if counted else lambda link: link,
+    )
+
+
+def spread(graph, mask, ring, counted=None):
+    """Shares of graph @ mask; A has the graph."""
+    sizes = (*graph.shape, mask.shape[1])
+    return both(
+        lambda peer: hop(peer, system_secrets, graph, None, sizes, ring),
+        lambda peer: hop(peer, system_secrets, None, mask, sizes, ring),
+        counted.wrap if counted else lambda link: link,
+    )
+
+
+def test_the_parts_agree_on_what_is_encrypted():
+    # both ways of the choice, and blocks that are not square, are among the cases below
+    assert not plan_matmul((140, 1434, 32), 64)[0]
+    assert plan_matmul((140, 2708, 716), 17)[0]
+
+
+SHAPES = [(1, 1, 1), (7, 9, 5), (1, 8193, 1), (2, 300, 70), (70, 300, 2), (65, 1, 130), (3, 8191, 2), (40, 200, 30)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("bits", [64, 17, 1])
+def test_matrix_products(shape, bits):
+    n, k, m = shape
+    left, right = draw(n, k, seed=1), draw(k, m, bits=bits, seed=2)
+    counted = Counted()
+    one, other = multiply(left, right, bits, counted)
+    assert torch.equal(one + other, left @ right)
+    assert one.shape == (n, m)
+    assert one.dtype == torch.int64
+    assert counted.sent == matmul_messages(shape, bits)
+
+
+@pytest.mark.parametrize(("left", "right", "bits"), [(LEAST, LEAST, 64), (2**63 - 1, LEAST, 64), (-1, -1, 64), (0, 5, 64),
+                                                     (LEAST, 2**17 - 1, 17), (LEAST, 1 - 2**17, 17), (-1, 1, 1)])  # fmt: skip
+@pytest.mark.parametrize("shape", [(3, 500, 2), (2, 500, 40), (40, 500, 2)])
+def test_matrix_products_of_the_largest_numbers(left, right, bits, shape):
+    n, k, m = shape
+    one, other = multiply(torch.full((n, k), left), torch.full((k, m), right), bits)
+    assert torch.equal(one + other, torch.full((n, k), left) @ torch.full((k, m), right))
+
+
+@pytest.mark.parametrize("density", [0, 0.01, 1])
+def test_sparse_and_dense_matrices_are_multiplied_alike_and_send_as_much(density, monkeypatch):
+    sizes, bits = (6, 500, 60), 17
+    left, right = draw(6, 500), draw(500, 60, bits=bits)
+    right[torch.rand(500, 60, generator=torch.Generator().manual_seed(0)) >= density] = 0
+    for forced in (True, False):
+        monkeypatch.setattr(blocks.Plan, "is_sparse", lambda plan, entries, forced=forced: plan.shifts or forced)
+        counted = Counted()
+        one, other = multiply(left, right, bits, counted)
+        assert torch.equal(one + other, left @ right)
+        assert counted.sent == matmul_messages(sizes, bits)
+
+
+def test_the_way_to_multiply_depends_on_the_entries():
+    plan = plan_matmul((140, 2708, 716), 17)[1]
+    assert plan.is_sparse(25_000)
+    assert not plan.is_sparse(2708 * 716)
+
+
+def test_matrices_that_do_not_fit_are_refused():
+    left, right = torch.ones(2, 3, dtype=torch.int64), torch.ones(3, 2, dtype=torch.int64)
+    for given in ((None, None), (left, right), (right, None), (None, left)):
+        with pytest.raises(ValueError, match="gives one of|`sizes` says"):
+            matmul(None, system_secrets, *given, (2, 3, 2), 64)
+    for value in (2**17, -(2**17), LEAST):
+        right[1, 1] = value
+        with pytest.raises(RangeOverflow, match="not below 2\\^17"):
+            matmul(None, system_secrets, None, right, (2, 3, 2), 17)
+    graph, mask = sp.csr_matrix((4, 3)), torch.ones(3, 2, dtype=torch.int32)
+    for given in ((None, None), (graph, mask), (graph.T, None), (None, mask.T)):
+        with pytest.raises(ValueError, match="gives one of|`sizes` says"):
+            hop(None, system_secrets, *given, (4, 3, 2), 32)
+
+
+def graph_of(n, k, entries, seed=0, weight=3):
+    rng = np.random.default_rng(seed)
+    places = rng.integers(0, n, entries), rng.integers(0, k, entries)
+    return sp.coo_matrix((rng.integers(-weight, weight + 1, entries), places), shape=(n, k)).tocsr()
+
+
+HOPS = [(1, 1, 1, 1), (20, 20, 3, 60), (50, 30, 140, 200), (30, 50, 5, 100), (300, 280, 16, 900), (9, 9, 4097, 30)]
+HOPS += [(40, 40, 4096, 0), (12, 700, 1, 500), (130, 120, 2100, 400)]
+
+
+@pytest.mark.parametrize("case", HOPS)
+@pytest.mark.parametrize("ring", [32, 64])
+def test_hops(case, ring):
+    n, k, m, entries = case
+    graph, mask = graph_of(n, k, entries), draw(k, m).to(torch.int32 if ring == 32 else torch.int64)
+    counted = Counted()
+    one, other = spread(graph, mask, ring, counted)
+    want = torch.from_numpy(graph @ mask.numpy().astype(np.int64)).to(mask.dtype)
+    assert one.dtype == mask.dtype
+    assert torch.equal(one + other, want)
+    assert counted.sent == hop_messages((n, k, m), ring)
+
+
+def test_plans_of_hops_differ_in_kind():
+    plans = [plan_hop(case[:3], 32) for case in HOPS]
+    assert {plan.kept < plan.scheme.degree for plan in plans} == {True, False}
+    assert {plan.grid[0] > 1 for plan in plans} == {True, False}
+    assert {plan.block[1] > 1 and plan.block[2] > 1 and plan.grid[1] > 1 for plan in plans} == {True, False}
+
+
+@pytest.mark.parametrize("ring", [32, 64])
+@pytest.mark.parametrize("value", [-1, 0, "least", "most"])
+def test_hops_of_the_heaviest_rows_and_the_largest_masks(ring, value):
+    graph = np.zeros((6, 5), np.int64)
+    graph[0] = [2**16, 0, 0, 0, 0]
+    graph[1] = [0, -(2**16), 0, 0, 0]
+    graph[2] = [2**14, -(2**14), 2**14, 2**14 - 1, 1]
+    limits = torch.iinfo(torch.int32 if ring == 32 else torch.int64)
+    number = {"least": limits.min, "most": limits.max}.get(value, value)
+    mask = torch.full((5, 3), number, dtype=torch.int32 if ring == 32 else torch.int64)
+    one, other = spread(sp.csr_matrix(graph), mask, ring)
+    want = torch.from_numpy(graph @ mask.numpy().astype(np.int64)).to(mask.dtype)
+    assert torch.equal(one + other, want)
+    graph[2, 4] += 1
+    with pytest.raises(RangeOverflow, match="row of `adjacency` sums up to 65537"):
+        spread(sp.csr_matrix(graph), mask, ring)
+
+
+def test_what_a_hop_sends_does_not_depend_on_the_edges():
+    sizes, mask = (30, 30, 5), draw(30, 5)
+    found = []
+    for entries in (0, 1, 500):
+        counted = Counted()
+        spread(graph_of(30, 30, entries), mask, 64, counted)
+        found.append(counted.sent)
+    assert found[0] == found[1] == found[2] == hop_messages(sizes, 64)
+
+
+def test_masks_side_by_side_cost_less():
+    alone, together = (sum(map(sum, hop_messages((2708, 2708, 140 * count), 32))) for count in (1, 16))
+    assert together < 16 * alone / 3
+
+
+def elements(left, right, counted=None):
+    """Shares of l0·r1 + l1·r0 for l and r of A and of B."""
+    return both(
+        lambda peer: elementwise(peer, system_secrets, left[0], right[0]),
+        lambda peer: elementwise(peer, system_secrets, left[1], right[1]),
+        counted.wrap if counted else lambda link: link,
+    )
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (8192,), (8193,), (5, 8192), ()])
+def test_products_entry_by_entry(shape):
+    left, right = draw(2, *shape, seed=1), draw(2, *shape, seed=2)
+    counted = Counted()
+    one, other = elements(left, right, counted)
+    assert one.shape == shape
+    assert torch.equal(one + other, left[0] * right[1] + left[1] * right[0])
+    assert counted.sent == elementwise_messages(left[0].numel())
+
+
+def test_products_of_the_largest_numbers_entry_by_entry():
+    edges = torch.tensor([LEAST, 2**63 - 1, -1, 0, 1, 2**62])
+    cases = torch.cartesian_prod(edges, edges, edges, edges).T
+    one, other = elements(cases[:2], cases[2:])
+    assert torch.equal(one + other, cases[0] * cases[3] + cases[1] * cases[2])
+    full = torch.full((2, 8192), LEAST)
+    one, other = elements(full, full)
+    assert torch.equal(one + other, torch.zeros(8192, dtype=torch.int64))
+
+
+def test_products_of_nothing():
+    nothing = torch.zeros(2, 0, 4, dtype=torch.int64)
+    counted = Counted()
+    one, other = elements(nothing, nothing, counted)
+    assert one.shape == other.shape == (0, 4)
+    assert counted.sent == elementwise_messages(0) == []
+
+
+def test_entries_of_different_shapes_are_refused():
+    with pytest.raises(ValueError, match="give equal ones"):
+        elementwise(None, system_secrets, torch.zeros(2), torch.zeros(3))
+
+
+def uniform(values):
+    """Chi-square of the bytes of numbers: within six deviations of what uniform ones have."""
+    octets = values.contiguous().view(torch.uint8).reshape(-1, values.element_size())
+    for place in range(values.element_size()):
+        counts = torch.bincount(octets[:, place].to(torch.int64), minlength=256)
+        expected = octets.shape[0] / 256
+        chi_square = float(((counts - expected) ** 2 / expected).sum())
+        if abs(chi_square - 255) > 6 * (2 * 255) ** 0.5:
+            return False
+    return True
+
+
+def test_shares_are_uniform_whatever_the_inputs():
+    assert not uniform(torch.arange(5120))
+    zeros = torch.zeros(70, 90, dtype=torch.int64)
+    mask = torch.zeros(90, 60, dtype=torch.int32)
+    results = [
+        multiply(zeros, torch.zeros(90, 60, dtype=torch.int64), 64),
+        multiply(zeros, torch.ones(90, 60, dtype=torch.int64), 17),
+        spread(sp.csr_matrix((90, 90)), mask, 32),
+        elements(torch.zeros(2, 5120, dtype=torch.int64), torch.ones(2, 5120, dtype=torch.int64)),
+    ]
+    for one, other in results:
+        assert not (one + other).any()
+        assert uniform(one)
+        assert uniform(other)
+
+
+def test_nothing_repeats_when_the_same_is_computed_again():
+    left, right = draw(3, 50), draw(50, 4)
+    first, second = Counted(), Counted()
+    shares = [multiply(left, right, 64, counted)[0] for counted in (first, second)]
+    assert (shares[0] != shares[1]).all()
+    for one, other in zip(first.texts, second.texts, strict=True):
+        assert (one != other).float().mean() > 0.9
+
+
+def test_all_randomness_is_of_the_source():
+    class Secrets:
+        def __init__(self, seed):
+            self.stream = Keystream(bytes([seed]) * 32, "tests")
+
+        def __call__(self, length):
+            return bytes(self.stream.take(length).numpy())
+
+    left, right = draw(3, 50), draw(50, 4)
+    counts = Counted(), Counted()
+    for counted in counts:
+        both(
+            lambda peer: matmul(peer, Secrets(1), left, None, (3, 50, 4), 64),
+            lambda peer: matmul(peer, Secrets(2), None, right, (3, 50, 4), 64),
+            counted.wrap,
+        )
+    assert all(torch.equal(one, other) for one, other in zip(counts[0].texts, counts[1].texts, strict=True))
+
+
+def test_costs_are_known_before():
+    assert products.plan_matmul((2708, 1433, 64), 17)[1].cost() < 20
+    assert sum(map(sum, hop_messages((2708, 2708, 140), 32))) < 40e6
+    assert sum(map(sum, elementwise_messages(379_120))) / 379_120 < 190
