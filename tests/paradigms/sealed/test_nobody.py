@@ -45,14 +45,13 @@ ROUNDING = 1e-3
     [
         (3, {}, "trust"),
         (2, {"paradigm": "union"}, "trust"),
-        (2, {"dealer_checks": 0.5, "train": {"select_by": "last"}}, "trust"),
+        (2, {"dealer_checks": 0.5}, "trust"),
         (2, voting(epsilon_total=4), "trust"),
     ],
 )
 def test_what_needs_a_dealer_is_refused(base: int, changes: Settings, key: str) -> None:
-    content: Settings = {"paradigm": "sealed", "data": {"dataset": "synthetic", "holders": base}, **NOBODY, **changes}
     with refused(ConfigError, key=key, value="nobody"):
-        parse_job(content)
+        parse_job({**small_job(base).model_dump(mode="json"), **NOBODY, **changes})
 
 
 def test_no_limit_is_needed_where_nobody_knows_all_masks() -> None:

@@ -186,10 +186,12 @@ class Rows:
         """Whether no entry that a block with hops moves is above 1."""
         return not self.context.plan.standard or block.startswith(UNIT)
 
-    def _home(self, *blocks: str) -> list[Wire]:
-        """Columns of the given blocks made at home, one wire for each holder that has some, and each block."""
+    def _home(self, *blocks: str, of: PartyId | None = None) -> list[Wire]:
+        """Columns of the given blocks made at home, one wire for each holder (or ``of`` one) that has some, and each block."""
         home, found = self.context.plan.home, []
         for holder, columns in zip(self.context.abreast, self.columns, strict=True):
+            if of not in (None, holder):
+                continue
             for block in blocks:
                 start = self.context.width_of(holder, *home[: home.index(block)])
                 if width := self.context.width_of(holder, block):
@@ -258,7 +260,7 @@ class Rows:
         rows = context.of(owner, "rows")
         columns = None if rows is None else one_hot(rows, sizes.nodes).T.contiguous()
         start = machine.put(owner, columns, (sizes.nodes, count), BITS)
-        found, moved = [one], dict[str, Wire]()
+        moved = dict[str, Wire]()
 
         def hopped(block: str, name: str, relation: Propagation) -> Wire:
             if name not in moved:
@@ -270,12 +272,26 @@ class Rows:
                     moved[name] = self.spread(relation, hops, start, nearer=nearer, transposed=True, narrow=True)
             return moved[name]
 
+        taken: list[tuple[Wire, PartyId, str]] = []
         for block in context.plan.blocks:
             for name, relation in self.relations.get(block, {block: None}).items():
                 places = start if relation is None else hopped(block, name, relation)
-                parts = self._home(*(context.plan.moved(block) if relation else (block,)))
-                found += [self.opened(machine.product(matmul, places.T, part)) for part in parts]
-        return concatenate(found, 1)
+                of = context.plan.moved(block) if relation else (block,)
+                taken += [(places.T, holder, each) for holder in context.abreast for each in of]
+        return concatenate([one, *self._products_with_home(taken, count)], 1)
+
+    def _products_with_home(self, taken: Sequence[tuple[Wire, PartyId, str]], count: int) -> list[Wire]:
+        """Multiply ``count`` rows each with a holder's columns of a block made at home: all with the same in one product."""
+        found: dict[int, Wire] = {}
+        groups: dict[tuple[PartyId | None, PartyId, str], list[int]] = {}
+        for place, (rows, holder, block) in enumerate(taken):
+            groups.setdefault((rows.owner, holder, block), []).append(place)
+        for (_, holder, block), places in groups.items():
+            for columns in self._home(block, of=holder):
+                rows = concatenate([taken[place][0] for place in places])
+                made = self.opened(self.machine.product(matmul, rows, columns))
+                found |= {place: made[at * count : (at + 1) * count] for at, place in enumerate(places)}
+        return [found[place] for place in sorted(found)]
 
     def _columns_of_all(self, block: str) -> list[Wire]:
         """A block's columns at all nodes, one wire for each relation of its hops or each holder: [N, ·]."""
