@@ -256,13 +256,22 @@ def test_messages_and_shares_are_uniform_whatever_the_data_are(name, data):
 
 @pytest.mark.parametrize("data", SAME)
 def test_what_the_tree_opens_is_uniform_whatever_the_data_are(data):
-    """A share says nothing in any case, so what counts is the sum of what both parties send."""
+    """A share says nothing in any case, so what counts is the sum of what both parties send.
+
+    It stays uniform if an earlier level's is added, or what made the triples.
+    """
     inputs = [[SAME[data](4096, at)[2]] for at in range(2)]
-    _, (first, second) = played(Bits.negative, inputs, seed=data)
-    assert [len(message) for message in first[-4:]] == [3] * 4
-    for one, other in zip(first[-4:], second[-4:], strict=True):
-        for plane in one ^ other:
-            assert unevenness(plane.numpy()) > LEAST_CHANCE
+    _, sent = played(Bits.negative, inputs, seed=data)
+    *_, triples, one, two, three, four = ((first ^ second).numpy() for first, second in zip(*sent, strict=True))
+    levels, used = [one, two, three, four], 0
+    assert [level.shape for level in levels] == [(3, nodes * 512) for nodes in (8, 4, 2, 1)]
+    for at, level in enumerate(levels):
+        size = level.shape[1]
+        others = [np.zeros_like(level), *(earlier[:, :size] for earlier in levels[:at])]
+        for planes in (*(level ^ other for other in others), level[1:] ^ triples[:, used : used + size]):
+            for plane in planes:
+                assert unevenness(plane) > LEAST_CHANCE
+        used += size
 
 
 def test_every_comparison_draws_secrets_of_its_own():

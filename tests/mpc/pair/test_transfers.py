@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import Counter
+from threading import Event
 
 import numpy as np
 import pytest
@@ -270,24 +271,41 @@ def test_sums_of_a_tree_are_under_keys_of_the_base_transfers():
     assert (first != second).any(axis=-1).all()
 
 
-def test_the_difference_of_two_digits_rows_has_128_random_bits(monkeypatch):
-    hashed, deltas = [], []
+def rows_of_all_digits(monkeypatch, bits, seed):
+    """The rows that the sender hashes for each digit of the first transfer, in elements of F_16: [2^bits, 32]."""
+    hashed, chosen = [], Event()
 
     def kept(rows, first):
-        hashed.append(rows)
+        hashed.append(rows[0])
         return hash_rows(rows, first)
 
-    monkeypatch.setattr(transfers, "hash_rows", kept)
-    for seed in range(16):
-        hashed.clear()
-        one_way(np.zeros(64, np.uint8), 1, seed)
-        rows = {row.tobytes(): row for part in hashed for row in part[:1]}  # the chooser's, the sender's and its other
-        first, second = rows.values()
-        deltas.append(first ^ second)
-    octets = np.array(deltas).view(np.uint8)
-    elements = np.concatenate([octets & 15, octets >> 4])
-    assert chisquare(np.bincount(elements.reshape(-1), minlength=16)).pvalue > LEAST_CHANCE
-    assert all(0 < ones < 16 for ones in np.unpackbits(octets, axis=-1).sum(0))
+    def part(peer):
+        ends = Transfers(peer, fixed_secrets(seed, peer.leads))
+        if peer.leads:
+            ends.choose(np.zeros(1, np.uint8), bits, np.uint64)
+            chosen.set()
+        else:
+            assert chosen.wait(20)
+            ends.offer(1, bits, np.uint64)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transfers, "hash_rows", kept)
+        both(part)
+    octets = np.array(hashed[-(1 << bits) :]).view(np.uint8)  # the chooser's is the first of all
+    return np.stack([octets & 15, octets >> 4], -1).reshape(len(octets), -1)
+
+
+def test_the_difference_of_two_digits_rows_has_128_random_bits(monkeypatch):
+    deltas = [np.bitwise_xor.reduce(rows_of_all_digits(monkeypatch, 1, seed)) for seed in range(16)]
+    assert chisquare(np.bincount(np.concatenate(deltas), minlength=16)).pvalue > LEAST_CHANCE
+    assert all(0 < ones < 16 for bit in range(4) for ones in (np.array(deltas) >> bit & 1).sum(0))
+
+
+def test_digits_rows_differ_by_multiples_in_a_field(monkeypatch):
+    """So no two digits' rows are nearer to each other than Δ is to zeros."""
+    rows = rows_of_all_digits(monkeypatch, 4, 0)
+    for place, delta in zip(rows.T, rows[0] ^ rows[1], strict=True):
+        assert len(set(place)) == (16 if delta else 1)
 
 
 @pytest.mark.parametrize("hashed", [True, False])

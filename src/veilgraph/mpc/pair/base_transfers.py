@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final, TypeAlias
 
-import numpy as np
 import torch
 from coincurve import PublicKey
 
@@ -53,11 +52,12 @@ def transfer_keys(peer: Peer, choices: Sequence[bool], secrets: SecretSource) ->
     own = random_scalar(secrets)
     scalars = [random_scalar(secrets) for _ in choices]
     points = [_of_generator(scalar) for scalar in scalars]
-    firsts = [_rest(point) if choice else point for point, choice in zip(points, choices, strict=True)]
+    sides = [(point, _rest(point)) for point in points]  # both, so that the time says nothing of the choice
+    firsts = [side[choice] for side, choice in zip(sides, choices, strict=True)]
     message = b"".join([_of_generator(own), *firsts])
     peer.tell(torch.frombuffer(bytearray(message), dtype=torch.uint8).reshape(-1, POINT_BYTES))
-    told = peer.hear((1 + TRANSFERS, POINT_BYTES), torch.uint8).numpy()
-    theirs, *their_firsts = [np.ascontiguousarray(row).tobytes() for row in told]
+    told = peer.hear((1 + TRANSFERS, POINT_BYTES), torch.uint8).numpy().tobytes()
+    theirs, *their_firsts = [told[start : start + POINT_BYTES] for start in range(0, len(told), POINT_BYTES)]
     try:
         their_seconds = [_rest(point) for point in their_firsts]
         opened = [multiply(own, side) for side in (their_firsts, their_seconds)]
@@ -68,23 +68,25 @@ def transfer_keys(peer: Peer, choices: Sequence[bool], secrets: SecretSource) ->
             code="no-point",
             party=peer.other,
         ) from error
+    ours, others = _direction(peer.leads, message, told), _direction(not peer.leads, told, message)
     sent = [
-        (
-            _key(peer.leads, number, 0, message, told.tobytes(), zero),
-            _key(peer.leads, number, 1, message, told.tobytes(), one),
-        )
-        for number, (zero, one) in enumerate(zip(*opened, strict=True))
+        (_key(ours, number, 0, first), _key(ours, number, 1, second))
+        for number, (first, second) in enumerate(zip(*opened, strict=True))
     ]
     chosen = [
-        _key(not peer.leads, number, int(choice), told.tobytes(), message, point)
+        _key(others, number, int(choice), point)
         for number, (choice, point) in enumerate(zip(choices, reached, strict=True))
     ]
     return sent, chosen
 
 
-def _key(sender_leads: bool, number: int, side: int, sender: bytes, chooser: bytes, point: bytes) -> bytes:
-    messages = hashlib.sha256(sender + chooser).digest()
-    return hashlib.sha256(_DOMAIN + bytes([sender_leads, number, side]) + messages + point).digest()[:KEY_BYTES]
+def _direction(sender_leads: bool, sender: bytes, chooser: bytes) -> bytes:
+    """Hash which party sends, and both messages."""
+    return hashlib.sha256(_DOMAIN + bytes([sender_leads]) + sender + chooser).digest()
+
+
+def _key(direction: bytes, number: int, side: int, point: bytes) -> bytes:
+    return hashlib.sha256(direction + bytes([number, side]) + point).digest()[:KEY_BYTES]
 
 
 def _of_generator(scalar: int) -> bytes:

@@ -14,9 +14,9 @@ The tree multiplies by triples that transfers make beside the digits' ones, so a
 product. Where one transfer is enough, one half of the entries is sent by the first party and the other half by the
 second, so both compute and send the same.
 
-Simulator: what the sender of a transfer sends is under the pads that the chooser lacks, and its own share is such a
-pad. What the tree opens is under a triple's random bits. So messages and shares are uniform to the other party, but
-for the bits of a table that are zeros always. Semi-honest: a party that deviates can make results wrong.
+Simulator, from a chooser's inputs and its share: it draws all offers under pads that the chooser lacks, and sets the
+one that it can open to open to its share. A sender receives choices alone (``transfers``). What the tree opens is under
+a triple's random bits, and so drawn too. Semi-honest: a party that deviates can make results wrong.
 """
 
 from __future__ import annotations
@@ -186,9 +186,9 @@ class Bits:
 
 
 def _pipeline(*blocks: Steps) -> None:
-    """Run blocks of transfers, each a step behind the one before it, so that it hears what was sent a step ago.
+    """Run blocks of transfers, each a step behind the one before it.
 
-    A message's way is so waited for once, and not by each block.
+    A block hears what was sent while others were computed. So latency is paid once, not for every block.
     """
     running = list[Steps]()
     for block in (*blocks, None, None):

@@ -257,7 +257,7 @@ def _stream(seed: bytes) -> CipherContext:
 
 
 def _fold(leaves: Words, out: Words) -> None:
-    """Set ``out``, [5, words], to ⊕ r_x and the sums of those r_x with each bit of x, the lowest first, of 16 leaves."""
+    """Set ``out``, [5, words], to ⊕ r_x and the sum of those r_x with each bit of x, the lowest first, of 16 leaves."""
     for bit in reversed(range(FIELD_BITS)):
         half = 1 << bit
         np.bitwise_xor.reduce(leaves[half:], axis=0, out=out[1 + bit])
