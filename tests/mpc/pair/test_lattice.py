@@ -11,7 +11,6 @@ import torch
 pytest.importorskip("numba", reason="the kernels are compiled by numba: veilgraph[nobody]")
 
 from tests.mpc.pair.parties import both
-
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.randomness import Keystream
 from veilgraph.link.view import RecordedLink
@@ -95,7 +94,7 @@ EDGES = [(WORD, 63, 3, 1), (WORD, 17, 3, 1), (1 << 32, 8, 4, 256), (WORD, 8, 4, 
 
 @pytest.mark.parametrize(("modulus", "bits", "count", "terms"), EDGES)
 def test_noise_stays_below_its_bound_with_the_largest_inputs(modulus, bits, count, terms):
-    # ``terms`` coefficients of 2^bits each, in ``count`` polynomials: decrypted with the key, nothing rounded or flooded
+    # weights: ``terms`` coefficients of 2^bits in each of ``count`` polynomials; nothing is rounded or flooded
     form = scheme(modulus, count * terms * 2.0**bits, count * terms * 4.0**bits)
     r, q = form.ring, form.ring.modulus
     owner, stream = Owner(form, Secrets(1)), Keystream(bytes(32), "messages")
@@ -146,10 +145,10 @@ def exchange(form, *, quiet=False, times=1, transformed=True):
         for _ in range(times):
             parts = []
             for part in (first, second):
-                part = part.copy() if transformed else form.ring.transform(part.copy())
-                product = form.ring.multiply(part, plain)
+                given = part.copy() if transformed else form.ring.transform(part.copy())
+                product = form.ring.multiply(given, plain)
                 parts.append(product if transformed else form.ring.untransform(product))
-            responder.answer(peer, *parts, places, shares, transformed=transformed)
+            responder.answer(peer, (parts[0], parts[1]), places, shares, transformed=transformed)
         return form.ring.untransform(form.ring.multiply(second if transformed else form.ring.transform(second), plain))
 
     def keep(message):
@@ -173,7 +172,7 @@ def exchange(form, *, quiet=False, times=1, transformed=True):
 @pytest.mark.parametrize("form", SCHEMES[:4])
 @pytest.mark.parametrize("transformed", [False, True])
 def test_answers_decrypt_and_their_noise_is_the_flood(form, transformed):
-    got, integers, message, shares, second = exchange(form, times=2, transformed=transformed)
+    got, integers, message, shares, _ = exchange(form, times=2, transformed=transformed)
     want = (3 * np.concatenate([-message[-2:], message[:-2]]) - shares) % form.modulus
     noises = []
     key = ternary_key(form, 1)
@@ -209,7 +208,9 @@ def test_the_second_part_does_not_show_the_weights(transformed, monkeypatch):
     _, integers, *_, second = exchange(form, transformed=transformed)
     assert agreement(form, integers[0][1], second) < 6 / sqrt(form.degree)
     # without an encryption of zero beside them, the owner, who knows c1, checks a guess of the weights
-    monkeypatch.setattr(type(form.ring), "ternary", lambda ring, stream, count: ring.residues(np.zeros((count, ring.degree), np.uint64)))
+    monkeypatch.setattr(
+        type(form.ring), "ternary", lambda ring, stream, count: ring.residues(np.zeros((count, ring.degree), np.uint64))
+    )
     _, integers, *_, second = exchange(form, transformed=transformed)
     assert agreement(form, integers[0][1], second) > 0.99
 
@@ -217,7 +218,7 @@ def test_the_second_part_does_not_show_the_weights(transformed, monkeypatch):
 @pytest.mark.parametrize("which", [0, 2])
 def test_what_is_sent_is_uniform(which):
     form = SCHEMES[which]
-    sent = {"A": [], "B": []}
+    sent: dict[str, list[torch.Tensor]] = {"A": [], "B": []}
     messages = np.zeros((4, form.degree), np.uint64)
 
     def own(peer):
@@ -231,7 +232,7 @@ def test_what_is_sent_is_uniform(which):
         first, second = responder.receive(peer, 4)
         zeros = np.zeros_like(first), np.zeros_like(second)
         shares = responder.draw(4, form.degree) & np.uint64(form.modulus - 1)
-        responder.answer(peer, *zeros, np.arange(form.degree, dtype=np.uint64), shares)
+        responder.answer(peer, zeros, np.arange(form.degree, dtype=np.uint64), shares)
         return shares
 
     def keep(message):

@@ -111,7 +111,9 @@ def test_switching_rounds_to_the_next_multiple(sizes, bits, stream):
 @pytest.mark.parametrize("sizes", RINGS)
 def test_integers_lie_around_zero(sizes, stream):
     r = ring(*sizes)
-    near = np.stack([r.residues(words(stream, 1, r.degree))[0], r.residues(np.full((1, r.degree), 2**64 - 1, np.uint64))[0]])
+    near = np.stack(
+        [r.residues(words(stream, 1, r.degree))[0], r.residues(np.full((1, r.degree), 2**64 - 1, np.uint64))[0]]
+    )
     values = np.concatenate([r.uniform(stream, 1), extremes(r, 1), np.zeros_like(extremes(r, 1)), near])
     hi, lo = r.integers(values)
     for row, uppers, lowers in zip(values, hi, lo, strict=True):
@@ -170,7 +172,9 @@ def test_shifts_are_products_by_powers(stream):
 def test_noise_and_keys_have_their_distributions(stream):
     r = ring(4096, 48, 2)
     for drawn, largest, want in ((r.noise(stream, 4), 21, 10.5), (r.ternary(stream, 4), 1, 2 / 3)):
-        values = [[around_zero(int(x), p) for x in row] for poly in drawn for row, p in zip(poly, r.primes, strict=True)]
+        values = [
+            [around_zero(int(x), p) for x in row] for poly in drawn for row, p in zip(poly, r.primes, strict=True)
+        ]
         assert values[::2] == values[1::2]  # the same integer modulo each prime
         numbers = np.array(values[::2]).reshape(-1)
         assert abs(numbers).max() <= largest

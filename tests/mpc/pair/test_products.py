@@ -1,5 +1,7 @@
 """Shares of products against numpy's products modulo 2^64, and messages as counted beforehand."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -8,7 +10,6 @@ import torch
 pytest.importorskip("numba", reason="the kernels are compiled by numba: veilgraph[nobody]")
 
 from tests.mpc.pair.parties import both
-
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import system_secrets
@@ -83,8 +84,11 @@ def test_matrix_products(shape, bits):
     assert counted.sent == matmul_messages(shape, bits)
 
 
-@pytest.mark.parametrize(("left", "right", "bits"), [(LEAST, LEAST, 64), (2**63 - 1, LEAST, 64), (-1, -1, 64), (0, 5, 64),
-                                                     (LEAST, 2**17 - 1, 17), (LEAST, 1 - 2**17, 17), (-1, 1, 1)])  # fmt: skip
+EXTREMES = [(LEAST, LEAST, 64), (2**63 - 1, LEAST, 64), (-1, -1, 64), (0, 5, 64)]
+EXTREMES += [(LEAST, 2**17 - 1, 17), (LEAST, 1 - 2**17, 17), (-1, 1, 1)]
+
+
+@pytest.mark.parametrize(("left", "right", "bits"), EXTREMES)
 @pytest.mark.parametrize("shape", [(3, 500, 2), (2, 500, 40), (40, 500, 2)])
 def test_matrix_products_of_the_largest_numbers(left, right, bits, shape):
     n, k, m = shape
@@ -111,19 +115,25 @@ def test_the_way_to_multiply_depends_on_the_entries():
     assert not plan.is_sparse(2708 * 716)
 
 
+def refused(part):
+    """What A's part gives; B waits for a message that does not come."""
+    return both(part, lambda peer: peer.hear((1,), torch.int64))
+
+
 def test_matrices_that_do_not_fit_are_refused():
     left, right = torch.ones(2, 3, dtype=torch.int64), torch.ones(3, 2, dtype=torch.int64)
-    for given in ((None, None), (left, right), (right, None), (None, left)):
-        with pytest.raises(ValueError, match="gives one of|`sizes` says"):
-            matmul(None, system_secrets, *given, (2, 3, 2), 64)
+    for one, other in ((None, None), (left, right), (right, None), (None, left)):
+        with pytest.raises(ValueError, match=r"gives one of|`sizes` says"):
+            refused(partial(matmul, secrets=system_secrets, left=one, right=other, sizes=(2, 3, 2), bits=64))
     for value in (2**17, -(2**17), LEAST):
         right[1, 1] = value
-        with pytest.raises(RangeOverflow, match="not below 2\\^17"):
-            matmul(None, system_secrets, None, right, (2, 3, 2), 17)
-    graph, mask = sp.csr_matrix((4, 3)), torch.ones(3, 2, dtype=torch.int32)
-    for given in ((None, None), (graph, mask), (graph.T, None), (None, mask.T)):
-        with pytest.raises(ValueError, match="gives one of|`sizes` says"):
-            hop(None, system_secrets, *given, (4, 3, 2), 32)
+        with pytest.raises(RangeOverflow, match=r"not below 2\^17"):
+            refused(partial(matmul, secrets=system_secrets, left=None, right=right, sizes=(2, 3, 2), bits=17))
+    graph, mask = sp.csr_matrix((4, 3), dtype=np.int64), torch.ones(3, 2, dtype=torch.int32)
+    wrong = [(None, None), (graph, mask), (graph.T, None), (None, mask.T), (graph.astype(float), None)]
+    for one, other in [*wrong, (None, mask.to(torch.int64))]:
+        with pytest.raises(ValueError, match=r"gives one of|`sizes` says|integers|takes torch.int32"):
+            refused(partial(hop, secrets=system_secrets, adjacency=one, mask=other, sizes=(4, 3, 2), ring=32))
 
 
 def graph_of(n, k, entries, seed=0, weight=3):
@@ -169,9 +179,10 @@ def test_hops_of_the_heaviest_rows_and_the_largest_masks(ring, value):
     one, other = spread(sp.csr_matrix(graph), mask, ring)
     want = torch.from_numpy(graph @ mask.numpy().astype(np.int64)).to(mask.dtype)
     assert torch.equal(one + other, want)
-    graph[2, 4] += 1
-    with pytest.raises(RangeOverflow, match="row of `adjacency` sums up to 65537"):
-        spread(sp.csr_matrix(graph), mask, ring)
+    for heavier in (2, 2**63 - 1):  # 2^16 + 1 in all, and sums that wrap around in 64 bits
+        graph[2, 4] = heavier
+        with pytest.raises(RangeOverflow, match="row of `adjacency` sums up to"):
+            spread(sp.csr_matrix(graph), mask, ring)
 
 
 def test_what_a_hop_sends_does_not_depend_on_the_edges():
@@ -228,7 +239,7 @@ def test_products_of_nothing():
 
 def test_entries_of_different_shapes_are_refused():
     with pytest.raises(ValueError, match="give equal ones"):
-        elementwise(None, system_secrets, torch.zeros(2), torch.zeros(3))
+        refused(partial(elementwise, secrets=system_secrets, left=torch.zeros(2), right=torch.zeros(3)))
 
 
 def uniform(values):
@@ -250,7 +261,7 @@ def test_shares_are_uniform_whatever_the_inputs():
     results = [
         multiply(zeros, torch.zeros(90, 60, dtype=torch.int64), 64),
         multiply(zeros, torch.ones(90, 60, dtype=torch.int64), 17),
-        spread(sp.csr_matrix((90, 90)), mask, 32),
+        spread(sp.csr_matrix((90, 90), dtype=np.int64), mask, 32),
         elements(torch.zeros(2, 5120, dtype=torch.int64), torch.ones(2, 5120, dtype=torch.int64)),
     ]
     for one, other in results:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import scipy.sparse as sp
@@ -33,7 +33,14 @@ Sizes = tuple[int, int, int]
 
 SECONDS_A_BYTE: Final = 8e-8
 """100 Mbit/s: what a byte costs where we choose between bytes and CPU."""
-_SECONDS: Final = {"encrypt": 3e-8, "receive": 8e-9, "transform": 6e-9, "multiply": 2e-9, "shift": 1.5e-9, "answer": 6e-8}
+_SECONDS: Final = {
+    "encrypt": 3e-8,
+    "receive": 8e-9,
+    "transform": 6e-9,
+    "multiply": 2e-9,
+    "shift": 1.5e-9,
+    "answer": 6e-8,
+}
 """CPU seconds for one residue of a polynomial, on one core of an AMD EPYC with AVX-512."""
 FRESH_AT_ONCE: Final = 32
 """Encryptions in a message."""
@@ -141,7 +148,7 @@ def encrypt_matrix(peer: Peer, owner: Owner, plan: Plan, left: Words) -> Words:
     return _trimmed(share, plan.sizes)
 
 
-def multiply_matrix(peer: Peer, responder: Responder, plan: Plan, right: Any) -> Words:
+def multiply_matrix(peer: Peer, responder: Responder, plan: Plan, right: Words | sp.csr_matrix) -> Words:
     """Do the answering party's part, and return its share [n, m].
 
     ``right``: words in two's complement, [k, m] as an array or, of int64, its transpose [m, k] as a sparse matrix.
@@ -165,7 +172,7 @@ def multiply_matrix(peer: Peer, responder: Responder, plan: Plan, right: Any) ->
     for part in parts(columns, COLUMNS_AT_ONCE):
         sums = multiply(part)
         own = responder.draw(len(part) * rows, a * c) & np.uint64(plan.scheme.modulus - 1)
-        responder.answer(peer, *sums, plan.places, own, transformed=not sparse)
+        responder.answer(peer, sums, plan.places, own, transformed=not sparse)
         share[:, :, part.start : part.stop] = own.reshape(len(part), rows, a, c).transpose(1, 2, 0, 3)
     return _trimmed(share, plan.sizes)
 
@@ -192,11 +199,11 @@ def _by_transforms(plan: Plan, ciphertexts: tuple[Words, Words], right: Words) -
     return multiply
 
 
-def _by_shifts(plan: Plan, ciphertexts: tuple[Words, Words], right: Any) -> Multiply:
+def _by_shifts(plan: Plan, ciphertexts: tuple[Words, Words], right: Words | sp.csr_matrix) -> Multiply:
     """Multiply ciphertexts' coefficients [rows, inner, L, …] by a matrix of few entries."""
     (_, b, c), (rows, _, _), places = plan.block, plan.grid, plan.places
     ring, shape = plan.scheme.ring, (plan.scheme.primes, plan.scheme.degree)
-    entries = right if sp.issparse(right) else sp.csr_matrix(right.T.view(np.int64))
+    entries: sp.csr_matrix = sp.csr_matrix(right.T.view(np.int64)) if isinstance(right, np.ndarray) else right
     at = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
     blocks, shifts = entries.indices // b, at % c * b + entries.indices % b
     factors, quotients = ring.factors(entries.data.view(np.uint64))

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
+from veilgraph.mpc.pair.blocks import parts
 from veilgraph.mpc.pair.lattice import Owner, Responder, Scheme, scheme
 from veilgraph.mpc.pair.ntt import Words
 from veilgraph.mpc.pair.peer import Peer
 from veilgraph.mpc.pair.polynomials import Ring, primes_below
-from veilgraph.mpc.pair.blocks import parts
 from veilgraph.mpc.pair.products import Messages
 
 _DEGREE: Final = 8192
@@ -99,12 +99,17 @@ def _answer(peer: Peer, secrets: SecretSource, pairs: Words) -> Words:
         for place, modulus in enumerate(_SLOTS.primes):
             around_zero = plain[:, place] - np.where(plain[:, place] > modulus // 2, np.uint64(modulus), np.uint64(0))
             weights = polynomials.transform(polynomials.residues(around_zero))
-            sums = []
-            for part in responder.receive(peer, 2 * len(group)):
-                products = polynomials.multiply(part, weights)
-                sums.append(polynomials.add(np.ascontiguousarray(products[::2]), np.ascontiguousarray(products[1::2])))
-            responder.answer(peer, *sums, _PLACES, np.ascontiguousarray(masks[:, place]), modulus=modulus)
+            first, second = (
+                _sums_of_pairs(polynomials, polynomials.multiply(part, weights))
+                for part in responder.receive(peer, 2 * len(group))
+            )
+            responder.answer(peer, (first, second), _PLACES, np.ascontiguousarray(masks[:, place]), modulus=modulus)
     return np.concatenate(shares)
+
+
+def _sums_of_pairs(polynomials: Ring, products: Words) -> Words:
+    """Add each other polynomial to the one before it."""
+    return polynomials.add(np.ascontiguousarray(products[::2]), np.ascontiguousarray(products[1::2]))
 
 
 def _draw_masks(responder: Responder, count: int) -> tuple[Words, Words]:

@@ -159,13 +159,16 @@ class Owner:
         form, wanted = self.scheme, len(places)
         heard = peer.hear((form.answer_words(count, wanted),), torch.int64).numpy().view(np.uint64)
         size = _wide_words(count * form.degree, form.answer_bits)
-        second = [part.reshape(count, form.degree) for part in _unpack_wide(heard[:size], form, count * form.degree)]
-        first = [part.reshape(count, wanted) for part in _unpack_wide(heard[size:], form, count * wanted)]
+        second_hi, second_lo = _unpack_wide(heard[:size], form, (count, form.degree))
+        first_hi, first_lo = _unpack_wide(heard[size:], form, (count, wanted))
         small = form.small_ring
-        products = small.transform(small.wide_residues(second[0], second[1], signed=False))
+        products = small.transform(small.wide_residues(second_hi, second_lo, signed=False))
         key = np.ascontiguousarray(self._key[:, : len(small.primes)])
         products = small.untransform(small.multiply(products, key))[:, :, places.astype(np.int64)]
-        return ntt.messages(*small.integers(products), *first, form.answer_bits, _modulus_word(modulus or form.modulus))
+        hi, lo = small.integers(products)
+        return ntt.messages(
+            hi, lo, first_hi, first_lo, form.answer_bits, np.uint64((modulus or form.modulus) % (1 << 64))
+        )
 
 
 class Responder:
@@ -199,8 +202,7 @@ class Responder:
     def answer(
         self,
         peer: Peer,
-        first: Words,
-        second: Words,
+        sums: tuple[Words, Words],
         places: Words,
         shares: Words,
         *,
@@ -209,9 +211,10 @@ class Responder:
     ) -> None:
         """Send results at the places, less the shares [count, places] modulo t.
 
-        ``first`` and ``second``: Σ w·c0 and Σ w·c1 [count, L, N], transformed or else coefficients, and then ``first``
-        at the places only [count, L, places]. Both are overwritten.
+        ``sums``: Σ w·c0 and Σ w·c1 [count, L, N], transformed; or else coefficients, and then the first of them at the
+        places only [count, L, places]. Both are overwritten.
         """
+        first, second = sums
         polynomials, at = self.scheme.ring, places.astype(np.int64)
         once = polynomials.transform(polynomials.ternary(self._own, len(second)))
         zeros = [polynomials.multiply(once, part) for part in self._zero]
@@ -233,13 +236,9 @@ class Responder:
         """Residues of uniform integers in ±2^F."""
         bits, polynomials = self.scheme.flood_bits, self.scheme.ring
         upper = (self.draw(*shape).view(np.int64) >> (63 - bits % 64)).view(np.uint64)
-        if bits < 64:  # noqa: PLR2004
+        if bits < 64:
             return polynomials.residues(upper)
         return polynomials.wide_residues(upper, self.draw(*shape), signed=True)
-
-
-def _modulus_word(modulus: int) -> np.uint64:
-    return np.uint64(modulus % (1 << 64))
 
 
 def _wide_words(count: int, bits: int) -> int:
@@ -249,16 +248,17 @@ def _wide_words(count: int, bits: int) -> int:
 def _pack_wide(hi: Words, lo: Words, bits: int) -> Words:
     """Pack integers of word pairs: their low words, then what is above."""
     low = ntt.pack(lo, min(bits, 64))
-    return low if bits <= 64 else np.concatenate([low, ntt.pack(hi, bits - 64)])  # noqa: PLR2004
+    return low if bits <= 64 else np.concatenate([low, ntt.pack(hi, bits - 64)])
 
 
-def _unpack_wide(heard: Words, form: Scheme, count: int) -> tuple[Words, Words]:
+def _unpack_wide(heard: Words, form: Scheme, shape: tuple[int, int]) -> tuple[Words, Words]:
     """Undo ``_pack_wide``: high and low words."""
-    bits = form.answer_bits
+    bits, count = form.answer_bits, prod(shape)
     low = ntt.unpack(heard, min(bits, 64), count)
-    if bits <= 64:  # noqa: PLR2004
-        return np.zeros_like(low), low
-    return ntt.unpack(heard[ntt.packed_words(count, 64) :], bits - 64, count), low
+    above = np.zeros_like(low)
+    if bits > 64:
+        above = ntt.unpack(heard[ntt.packed_words(count, 64) :], bits - 64, count)
+    return above.reshape(shape), low.reshape(shape)
 
 
 def _as_message(packed: Words) -> Tensor:

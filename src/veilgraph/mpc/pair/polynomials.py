@@ -157,7 +157,7 @@ class Ring:
         return _table([(1 << 192) // p >> shift & _LOW for shift in (128, 64, 0)] for p in self.primes)
 
     def _digits(self, values: Words) -> Words:
-        """y with Σ_k y_k·q/p_k ≡ x mod q, for x [count, L, n]."""
+        """Digits y with Σ_k y_k·q/p_k ≡ x mod q, for x [count, L, n]."""
         return self.by_constants(values.copy(), [pow(self.modulus // p, -1, p) for p in self.primes])
 
     def switched(self, values: Words, bits: int) -> tuple[Words, Words]:

@@ -1,8 +1,8 @@
 """Matrix products of two parties in Z_2^64, whose results they share: by ring-LWE, without a dealer.
 
 Both parties call a function together, each with what it has. Each gets a uniform additive share of the result and
-learns nothing else (``lattice`` says why, for semi-honest parties). ``blocks`` says how matrices are cut; here we choose
-the cut, and who encrypts, by the seconds of CPU and of a wire of 100 Mbit/s that they cost for public sizes.
+learns nothing else (``lattice`` says why, for semi-honest parties). ``blocks`` says how matrices are cut. Here we
+choose the cut, and who encrypts, by the seconds that CPU and a wire of 100 Mbit/s take for public sizes.
 """
 
 from __future__ import annotations
@@ -62,17 +62,18 @@ def matmul(
         bits: public; 64 if ``right`` is a mask.
 
     Raises:
+        ValueError: both matrices are given or none, or one of another shape.
         RangeOverflow: an entry of ``right`` is not below 2^bits.
 
     """
     n, k, m = sizes
-    _check_given({"left": (left, (n, k)), "right": (right, (k, m))})
+    own = _given({"left": (left, (n, k)), "right": (right, (k, m))})
     if right is not None and bits < WORD_BITS and max(-int(right.min()), int(right.max())) >> bits:
         raise RangeOverflow(f"`right` has an entry that is not below 2^{bits} in magnitude; raise `bits`")
     encrypts_left, plan = plan_matmul(sizes, bits)
-    own = _words(left if right is None else right)
+    values = _words(own)
     encrypts = encrypts_left == (right is None)
-    share = _compute(peer, secrets, plan, own if encrypts_left else own.T, encrypts=encrypts)
+    share = _compute(peer, secrets, plan, values if encrypts_left else values.T, encrypts=encrypts)
     return _tensor(share if encrypts_left else share.T)
 
 
@@ -89,7 +90,9 @@ def hop_messages(sizes: Sizes, ring: int) -> Messages:
     return [(answering, encrypting) for encrypting, answering in plan_hop(sizes, ring).messages()]
 
 
-def hop(peer: Peer, secrets: SecretSource, adjacency: Any, mask: Tensor | None, sizes: Sizes, ring: int) -> Tensor:
+def hop(
+    peer: Peer, secrets: SecretSource, adjacency: sp.spmatrix | None, mask: Tensor | None, sizes: Sizes, ring: int
+) -> Tensor:
     """Return this party's share of adjacency @ mask modulo 2^ring: [n, m] of the mask's dtype.
 
     Work is in proportion to the entries of the adjacency, and their number does not show in what is sent. Several masks
@@ -104,44 +107,54 @@ def hop(peer: Peer, secrets: SecretSource, adjacency: Any, mask: Tensor | None, 
         ring: 32 or 64.
 
     Raises:
+        ValueError: both matrices are given or none, or one of another shape or dtype.
         RangeOverflow: the entries of a row of ``adjacency`` sum up to more than 2^16 in magnitude.
 
     """
     n, k, m = sizes
-    _check_given({"adjacency": (adjacency, (n, k)), "mask": (mask, (k, m))})
-    plan = plan_hop(sizes, ring)
+    given = _given({"adjacency": (adjacency, (n, k)), "mask": (mask, (k, m))})
     if mask is None:
-        own: Any = sp.csr_matrix(adjacency, dtype=np.int64)
-        largest = int(abs(own).sum(axis=1).max())
-        if largest > 1 << WEIGHT_BITS:
-            words = f"a row of `adjacency` sums up to {largest} in magnitude, above {1 << WEIGHT_BITS}"
-            raise RangeOverflow(f"{words}; cap the edges of a node, or their weights")
+        own = _checked_weights(given)
+    elif mask.dtype != _DTYPES[ring]:
+        raise ValueError(f"`mask` is {mask.dtype}, but the ring of {ring} bits takes {_DTYPES[ring]}")
     else:
         own = _words(mask.to(torch.int64)).T & np.uint64((1 << ring) - 1)
+    plan = plan_hop(sizes, ring)
     return _tensor(_compute(peer, secrets, plan, own, encrypts=mask is not None).T).to(_DTYPES[ring])
 
 
-def _compute(peer: Peer, secrets: SecretSource, plan: Plan, own: Any, *, encrypts: bool) -> Words:
+def _checked_weights(adjacency: sp.spmatrix) -> sp.csr_matrix:
+    """Refuse what the bound on the noise does not cover; the check is in float64, which does not wrap around."""
+    if adjacency.dtype.kind not in "biu":
+        raise ValueError(f"`adjacency` is of {adjacency.dtype}; give whole numbers as integers")
+    largest = abs(sp.csr_matrix(adjacency, dtype=np.float64)).sum(axis=1).max()
+    if largest > 1 << WEIGHT_BITS:
+        words = f"a row of `adjacency` sums up to {largest:.0f} in magnitude, above {1 << WEIGHT_BITS}"
+        raise RangeOverflow(f"{words}; cap the edges of a node, or their weights")
+    return sp.csr_matrix(adjacency, dtype=np.int64)
+
+
+def _compute(peer: Peer, secrets: SecretSource, plan: Plan, own: Words | sp.csr_matrix, *, encrypts: bool) -> Words:
     """This party's share [n, m] of a planned product; ``own``: the left matrix if it encrypts, else the right one."""
     if encrypts:
         return encrypt_matrix(peer, Owner(plan.scheme, secrets), plan, own)
     return multiply_matrix(peer, Responder(plan.scheme, secrets, peer), plan, own)
 
 
-def _check_given(matrices: dict[str, tuple[Any, tuple[int, int]]]) -> None:
-    """Refuse a call with both matrices, with none, or with one of another shape."""
-    given = [name for name, (matrix, _) in matrices.items() if matrix is not None]
-    if len(given) != 1:
+def _given(matrices: dict[str, tuple[Any, tuple[int, int]]]) -> Any:  # noqa: ANN401
+    """The one matrix that this party has; refuse both, none, or one of another shape."""
+    names = [name for name, (matrix, _) in matrices.items() if matrix is not None]
+    if len(names) != 1:
         raise ValueError(f"a party gives one of {', '.join(matrices)}, and None for what the other party has")
-    matrix, shape = matrices[given[0]]
+    matrix, shape = matrices[names[0]]
     if tuple(matrix.shape) != shape:
-        raise ValueError(f"`{given[0]}` has the shape {tuple(matrix.shape)}, but `sizes` says {shape}")
+        raise ValueError(f"`{names[0]}` has the shape {tuple(matrix.shape)}, but `sizes` says {shape}")
+    return matrix
 
 
-def _words(values: Any) -> Words:
+def _words(values: Tensor) -> Words:
     """An int64 tensor's numbers as words."""
-    words: Words = values.numpy().view(np.uint64)
-    return words
+    return values.numpy().view(np.uint64)
 
 
 def _tensor(share: Words) -> Tensor:
