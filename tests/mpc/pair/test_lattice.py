@@ -79,9 +79,29 @@ def test_schemes_are_secure_and_large_enough(form):
     assert form.ring.modulus.bit_length() <= MODULI[form.degree]
     assert security(form.degree, log2(form.ring.modulus)) >= 128
     rounding = (TAIL * sqrt(form.degree / 4) + 1) * form.modulus / 2**form.answer_bits
+    assert rounding < 2 / 9
     flood = 2.0**form.flood_bits * form.modulus / form.ring.modulus
     assert flood * (1 + 2.0**-FLOOD_BITS) + rounding < 1 / 2
     assert prod(form.small_ring.primes) > 2 ** (form.answer_bits + 1) * form.degree
+
+
+PRODUCTS = [(1, 1, 8192), (1, 2000, 3000), (140, 2708, 716), (9, 1, 9000), (3, 40_000, 2)]
+
+
+@pytest.mark.parametrize("sizes", PRODUCTS)
+@pytest.mark.parametrize("bits", [64, 17, None])
+def test_plans_flood_the_noise_of_all_columns_of_a_block(sizes, bits):
+    # each coefficient of an error meets each weight of the polynomials that one answer sums up
+    n, k, m = sizes
+    if bits is None:
+        plan, squares = plan_hop((m, k, n), 32), 4.0**16
+    else:
+        left, plan = plan_matmul(sizes, bits)
+        squares = k * 4.0 ** min(63, bits if left else 63)
+    a, b, c = plan.block
+    assert a * b * c <= plan.scheme.degree
+    assert plan.scheme.prime_bits * plan.scheme.primes <= MODULI[plan.scheme.degree]
+    assert plan.scheme.flood_bits >= FLOOD_BITS + log2(TAIL * sqrt(10.5 * c * squares))
 
 
 def test_a_product_that_needs_a_larger_modulus_is_refused():

@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.mpc.pair import ntt
-from veilgraph.mpc.pair.lattice import Owner, Responder, Scheme
+from veilgraph.mpc.pair.lattice import MODULI, Owner, Responder, Scheme, scheme
 from veilgraph.mpc.pair.ntt import Words
 from veilgraph.mpc.pair.peer import Peer
 from veilgraph.mpc.pair.polynomials import Ring
@@ -106,15 +106,22 @@ class Plan:
         return self.shifts or shifting < inner * columns * (_SECONDS["transform"] + 2 * rows * _SECONDS["multiply"])
 
 
-def plans(sizes: Sizes, form: Scheme, *, shifts: bool) -> list[Plan]:
-    """List plans with blocks of many shapes, each with as many columns as fit, or with one."""
+def plans(sizes: Sizes, modulus: int, weight: float, squares: float, *, shifts: bool) -> list[Plan]:
+    """List plans of products modulo t with blocks of many shapes, each with as many columns as fit, or with one.
+
+    ``weight``, ``squares``: bounds of Σ|w| and of Σw² over a column of the right matrix. As errors fill a polynomial, a
+    result has the noise of all c columns of its block.
+    """
     n, k, m = sizes
     found = []
-    for a in _cuts(n, form.degree):
-        for b in _cuts(k, form.degree // a):
-            most = min(m, form.degree // (a * b))
-            columns = {-(-m // -(-m // most)), 1} if shifts else {-(-m // -(-m // most))}
-            found += [Plan(sizes, (a, b, c), form, shifts) for c in sorted(columns)]
+    for degree in MODULI:
+        for a in _cuts(n, degree):
+            for b in _cuts(k, degree // a):
+                most = min(m, degree // (a * b))
+                for c in {-(-m // -(-m // most)), *((1,) if shifts else ())}:
+                    form = scheme(modulus, c * weight, c * squares)
+                    if form.degree == degree:
+                        found.append(Plan(sizes, (a, b, c), form, shifts))
     return found
 
 

@@ -22,9 +22,9 @@ as (c0, c1) is uniform to whoever does not know s.
 **Bounds.** With Hoeffding's bound for sums of centred binomial numbers, |Σ w·e| ≤ T·√(10.5·Σw²) except with probability
 2·exp(−T²/2) = 2^-71 for T = 10; likewise u·e' and e1·s, each of at most N summands of weight one. Σ w·ε is at most
 Σ|w|/2. Their sum B fixes the flood, 2^F ≥ 2^40·B, and the modulus, q/t ≥ 4·2^F. Rounding to 2^b moves the result by
-at most T·√(N/4) + 1 units of 2^-b·t, which b keeps below an eighth. The whole is below 1/4 + 1/8 + 2^-41 < 1/2, so
-that a result is wrong only if a bound on the noise of rounding fails: 2^-71 a coefficient, below 2^-40 for a job of
-2^31 coefficients.
+at most T·√(N/4) + 1 units of 2^-b·t, which b keeps below 2/9. The whole is below 1/4 + 2/9 + 2^-41 < 1/2, so that a
+result is wrong only if a bound on the noise of rounding fails: 2^-71 a coefficient, below 2^-40 for a job of 2^31
+coefficients.
 
 **Security.** N = 4096 with q ≤ 2^109 or N = 8192 with q ≤ 2^218: 128 bits against classical attacks by the table of
 the Homomorphic Encryption Standard (2018) for ternary keys and errors of deviation 3.2. Parties are semi-honest: the
@@ -79,7 +79,7 @@ class Scheme:
     @cached_property
     def answer_bits(self) -> int:
         """b: answers are rounded to multiples of q/2^b."""
-        return ceil(log2(self.modulus) + log2(8 * (TAIL * sqrt(self.degree / 4) + 1)))
+        return ceil(log2(self.modulus) + log2(4.5 * (TAIL * sqrt(self.degree / 4) + 1)))
 
     @cached_property
     def small_ring(self) -> Ring:
@@ -107,7 +107,7 @@ class Scheme:
 def scheme(modulus: int, weight: float, squares: float) -> Scheme:
     """Choose the smallest scheme for messages modulo t.
 
-    ``weight``: bound of Σ|w| over the coefficients w that go into one result; ``squares``: bound of Σw².
+    ``weight``: bound of Σ|w| over all coefficients w of all polynomials that an answer sums up; ``squares``: of Σw².
     Raises ``ConfigError``: no degree that we offer is large enough.
     """
     for degree, most in MODULI.items():

@@ -18,7 +18,7 @@ from torch import Tensor
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.secrets import SecretSource
 from veilgraph.mpc.pair.blocks import Plan, Sizes, encrypt_matrix, multiply_matrix, plans
-from veilgraph.mpc.pair.lattice import Owner, Responder, scheme
+from veilgraph.mpc.pair.lattice import Owner, Responder
 from veilgraph.mpc.pair.ntt import Words
 from veilgraph.mpc.pair.peer import Peer
 
@@ -37,8 +37,8 @@ def plan_matmul(sizes: Sizes, bits: int) -> tuple[bool, Plan]:
     n, k, m = sizes
     candidates = []
     for left, turned, weight_bits in ((True, (n, k, m), min(bits, WORD_BITS - 1)), (False, (m, k, n), WORD_BITS - 1)):
-        form = scheme(1 << WORD_BITS, k * 2.0**weight_bits, k * 4.0**weight_bits)
-        candidates += [(left, plan) for plan in plans(turned, form, shifts=False)]
+        found = plans(turned, 1 << WORD_BITS, k * 2.0**weight_bits, k * 4.0**weight_bits, shifts=False)
+        candidates += [(left, plan) for plan in found]
     return min(candidates, key=lambda candidate: candidate[1].cost())
 
 
@@ -81,8 +81,7 @@ def matmul(
 def plan_hop(sizes: Sizes, ring: int) -> Plan:
     """Choose blocks for the transposed product, of which the mask is the left side."""
     n, k, m = sizes
-    form = scheme(1 << ring, 2.0**WEIGHT_BITS, 4.0**WEIGHT_BITS)
-    return min(plans((m, k, n), form, shifts=True), key=Plan.cost)
+    return min(plans((m, k, n), 1 << ring, 2.0**WEIGHT_BITS, 4.0**WEIGHT_BITS, shifts=True), key=Plan.cost)
 
 
 def hop_messages(sizes: Sizes, ring: int) -> Messages:
