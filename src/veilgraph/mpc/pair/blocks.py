@@ -37,7 +37,7 @@ _SECONDS: Final = {
     "encrypt": 3e-8,
     "receive": 8e-9,
     "transform": 6e-9,
-    "multiply": 2e-9,
+    "multiply": 1e-9,
     "shift": 1.5e-9,
     "answer": 6e-8,
 }

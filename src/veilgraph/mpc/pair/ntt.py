@@ -343,29 +343,38 @@ def messages(hi: Words, lo: Words, hi_too: Words, lo_too: Words, bits: int, modu
 def accumulate(sums: Words, polynomials: Words, plain: Words, c: Words) -> None:
     """sums[j, i] += Σ_k polynomials[i, k]·plain[j, k], all transformed, over at most ``TERMS`` k.
 
-    sums [J, I, L, N], polynomials [I, K, L, N], plain [J, K, L, N]. Columns of ``_TILE`` points stay in the cache.
+    sums [J, I, L, N], polynomials [I, K, L, N], plain [J, K, L, N]..
     """
     columns, terms = plain.shape[0], plain.shape[1]
-    hi, lo = np.empty((columns, _TILE), np.uint64), np.empty((columns, _TILE), np.uint64)
+    hi, lo = np.empty(_TILE, np.uint64), np.empty(_TILE, np.uint64)
     for i in range(polynomials.shape[0]):
         for k in range(sums.shape[2]):
             for start in range(0, sums.shape[3], _TILE):
-                hi[:] = _0
-                lo[:] = _0
-                for term in range(terms):
-                    x = polynomials[i, term, k, start : start + _TILE]
-                    for j in range(columns):
-                        y = plain[j, term, k, start : start + _TILE]
-                        to_hi, to_lo = hi[j], lo[j]
-                        for point in range(_TILE):
-                            product = x[point] * y[point]
-                            total = to_lo[point] + product
-                            to_lo[point] = total
-                            to_hi[point] += high(x[point], y[point]) + (_1 if total < product else _0)
                 for j in range(columns):
+                    hi[:] = _0
+                    lo[:] = _0
+                    for term in range(0, terms - 1, 2):  # two at a time, as both sums are read and written for each
+                        x, y = polynomials[i, term, k, start : start + _TILE], plain[j, term, k, start : start + _TILE]
+                        u = polynomials[i, term + 1, k, start : start + _TILE]
+                        v = plain[j, term + 1, k, start : start + _TILE]
+                        for point in range(_TILE):
+                            one, other = x[point] * y[point], u[point] * v[point]
+                            above = high(x[point], y[point]) + high(u[point], v[point])
+                            both = one + other
+                            total = lo[point] + both
+                            lo[point] = total
+                            hi[point] += above + (_1 if both < other else _0) + (_1 if total < both else _0)
+                    if terms % 2:
+                        x = polynomials[i, terms - 1, k, start : start + _TILE]
+                        y = plain[j, terms - 1, k, start : start + _TILE]
+                        for point in range(_TILE):
+                            one = x[point] * y[point]
+                            total = lo[point] + one
+                            lo[point] = total
+                            hi[point] += high(x[point], y[point]) + (_1 if total < one else _0)
                     out = sums[j, i, k, start : start + _TILE]
                     for point in range(_TILE):
-                        out[point] = below(out[point] + reduced(hi[j, point], lo[j, point], c[k]), c[k, P])
+                        out[point] = below(out[point] + reduced(hi[point], lo[point], c[k]), c[k, P])
 
 
 @kernel
