@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from math import e, log2, pi, prod, sqrt
+from math import e, exp, log2, pi, prod, sqrt
 
 import numpy as np
 import pytest
@@ -14,9 +14,9 @@ from tests.mpc.pair.parties import both
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.randomness import Keystream
 from veilgraph.link.view import RecordedLink
-from veilgraph.mpc.pair import ntt
 from veilgraph.mpc.pair.entries import entries_scheme
 from veilgraph.mpc.pair.lattice import FLOOD_BITS, MODULI, TAIL, Owner, Responder, scheme
+from veilgraph.mpc.pair.packing import pack, packed_words, unpack
 from veilgraph.mpc.pair.polynomials import words
 from veilgraph.mpc.pair.products import plan_hop, plan_matmul
 
@@ -176,14 +176,14 @@ def exchange(form, *, quiet=False, times=1, transformed=True):
             heard.append(message.tensor.numpy().view(np.uint64))
 
     got, second = both(own, respond, lambda link: RecordedLink(link, keep=keep) if link.party == "A" else link)
-    low = ntt.packed_words(form.degree, min(form.answer_bits, 64))
-    size = low + ntt.packed_words(form.degree, max(form.answer_bits - 64, 0))
+    low = packed_words(form.degree, min(form.answer_bits, 64))
+    size = low + packed_words(form.degree, max(form.answer_bits - 64, 0))
     integers = []
     for text in heard:
         parts = []
         for part in (text[size:], text[:size]):
-            lower = ntt.unpack(part, min(form.answer_bits, 64), form.degree).astype(object)
-            above = ntt.unpack(part[low:], form.answer_bits - 64, form.degree) if form.answer_bits > 64 else 0
+            lower = unpack(part, min(form.answer_bits, 64), form.degree).astype(object)
+            above = unpack(part[low:], form.answer_bits - 64, form.degree) if form.answer_bits > 64 else 0
             parts.append(lower + (np.asarray(above, object) << 64))
         integers.append(parts)
     return got, integers, message[0].astype(object), shares[0].astype(object), second
@@ -275,7 +275,7 @@ def test_residues_that_are_not_below_their_prime_are_refused():
         peer.tell(seed)
         residues = np.zeros((form.primes, form.degree), np.uint64)
         residues[1, 7] = form.ring.primes[1] - 1 + large
-        peer.tell(torch.from_numpy(ntt.pack(residues, form.prime_bits).view(np.int64)))
+        peer.tell(torch.from_numpy(pack(residues, form.prime_bits).view(np.int64)))
 
     both(partial(cheat, 0), lambda peer: Responder(form, Secrets(1), peer))
     with pytest.raises(ProtocolError, match="A sent residues") as refused:
@@ -285,6 +285,8 @@ def test_residues_that_are_not_below_their_prime_are_refused():
 
 
 def test_the_scheme_follows_the_weights():
+    assert FLOOD_BITS == 40
+    assert 2 * exp(-(TAIL**2) / 2) < 2.0**-71
     few, many = scheme(1 << 32, 2.0**4, 2.0**8), scheme(1 << 32, 2.0**16, 2.0**32)
     assert few.prime_bits < many.prime_bits
     assert many.degree == 4096

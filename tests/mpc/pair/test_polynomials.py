@@ -7,6 +7,7 @@ pytest.importorskip("numba", reason="the kernels are compiled by numba: veilgrap
 
 from veilgraph.core.randomness import Keystream
 from veilgraph.mpc.pair import ntt
+from veilgraph.mpc.pair.packing import pack, packed_words, unpack
 from veilgraph.mpc.pair.polynomials import Ring, is_prime, primes_below, ring, words
 
 RINGS = [(16, 61, 3), (64, 45, 3), (32, 48, 2), (16, 30, 1)]
@@ -54,12 +55,13 @@ def test_products_are_those_of_the_schoolbook(sizes, largest, stream):
         assert integers(r, got[i]) == want
 
 
-@pytest.mark.parametrize("span", [1, 2, 5, 8, 15, 16])
+@pytest.mark.parametrize("span", [1, 2, 8, 16])
 def test_a_transform_of_few_coefficients_is_that_of_all(span, stream):
     r = ring(16, 61, 3)
-    short = r.uniform(stream, 2)
+    long = r.uniform(stream, 2)
+    short = long.copy()
     short[:, :, span:] = 0
-    assert np.array_equal(r.transform(short.copy(), span), r.transform(short.copy()))
+    assert np.array_equal(r.transform(long, span), r.transform(short))
 
 
 @pytest.mark.parametrize("sizes", RINGS)
@@ -197,9 +199,9 @@ def test_uniform_residues_are_drawn_again_until_they_are_below_the_prime():
 @pytest.mark.parametrize("bits", [1, 33, 45, 63, 64])
 def test_packing_is_undone(bits, stream):
     values = words(stream, 101) >> np.uint64(64 - bits)
-    packed = ntt.pack(values, bits)
-    assert packed.size == ntt.packed_words(101, bits) == -(-101 * bits // 64)
-    assert np.array_equal(ntt.unpack(packed, bits, 101), values)
+    packed = pack(values, bits)
+    assert packed.size == packed_words(101, bits) == -(-101 * bits // 64)
+    assert np.array_equal(unpack(packed, bits, 101), values)
     text = sum(int(word) << 64 * place for place, word in enumerate(packed))
     assert text == sum(int(value) << bits * place for place, value in enumerate(values))
 

@@ -16,6 +16,8 @@ from veilgraph.core.secrets import system_secrets
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.pair import blocks, products
 from veilgraph.mpc.pair.entries import elementwise, elementwise_messages
+from veilgraph.mpc.pair.lattice import Owner
+from veilgraph.mpc.pair.polynomials import Ring, primes_below
 from veilgraph.mpc.pair.products import hop, hop_messages, matmul, matmul_messages, plan_hop, plan_matmul
 
 LEAST = -(2**63)
@@ -229,6 +231,25 @@ def test_products_of_the_largest_numbers_entry_by_entry():
     assert torch.equal(one + other, torch.zeros(8192, dtype=torch.int64))
 
 
+def test_what_the_leader_decrypts_drowns_the_integer_product(monkeypatch):
+    decrypted, slots, count = [], Ring(8192, primes_below(57, 6, 8192)[3:]), 8192
+    receive = Owner.receive
+
+    def spy(owner, *arguments):
+        decrypted.append(receive(owner, *arguments))
+        return decrypted[-1]
+
+    monkeypatch.setattr(Owner, "receive", spy)
+    elements(torch.full((2, count), LEAST), torch.full((2, count), LEAST))  # each sum of products is 2^127
+    residues = slots.transform(np.stack(decrypted, axis=1))[0].astype(object)
+    parts = [slots.modulus // p * pow(slots.modulus // p, -1, p) for p in slots.primes]
+    masked = sum(row * part for row, part in zip(residues, parts, strict=True)) % slots.modulus
+    masked = np.where(masked > slots.modulus // 2, masked - slots.modulus, masked).astype(float) / 2.0**169
+    assert abs(masked).max() <= 1 + 2.0**-42
+    assert abs((masked**2).mean() * 3 - 1) < 6 * np.sqrt(4 / 5 / count)  # uniform in ±1, of variance 1/3
+    assert abs(masked.mean()) < 6 / np.sqrt(3 * count)
+
+
 def test_products_of_nothing():
     nothing = torch.zeros(2, 0, 4, dtype=torch.int64)
     counted = Counted()
@@ -287,15 +308,19 @@ def test_all_randomness_is_of_the_source():
         def __call__(self, length):
             return bytes(self.stream.take(length).numpy())
 
-    left, right = draw(3, 50), draw(50, 4)
-    counts = Counted(), Counted()
-    for counted in counts:
-        both(
-            lambda peer: matmul(peer, Secrets(1), left, None, (3, 50, 4), 64),
-            lambda peer: matmul(peer, Secrets(2), None, right, (3, 50, 4), 64),
-            counted.wrap,
+    left, right, counts, shares = draw(3, 50), draw(50, 4), [], []
+    for encrypting, answering in ((1, 2), (1, 2), (3, 2), (1, 3)):
+        counts.append(Counted())
+        secrets = (Secrets(encrypting), Secrets(answering))[:: 1 if plan_matmul((3, 50, 4), 64)[0] else -1]
+        pair = both(
+            partial(matmul, secrets=secrets[0], left=left, right=None, sizes=(3, 50, 4), bits=64),
+            partial(matmul, secrets=secrets[1], left=None, right=right, sizes=(3, 50, 4), bits=64),
+            counts[-1].wrap,
         )
+        shares.append(pair[1] if plan_matmul((3, 50, 4), 64)[0] else pair[0])
     assert all(torch.equal(one, other) for one, other in zip(counts[0].texts, counts[1].texts, strict=True))
+    assert torch.equal(shares[0], shares[2])  # the answering party's share is of its own randomness alone
+    assert (shares[0] != shares[3]).all()
 
 
 def test_costs_are_known_before():

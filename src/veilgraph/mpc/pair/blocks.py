@@ -193,12 +193,13 @@ def _by_transforms(plan: Plan, ciphertexts: tuple[Words, Words], right: Words) -
     (_, b, c), (rows, inner, columns) = plan.block, plan.grid
     ring, shape = plan.scheme.ring, (plan.scheme.primes, plan.scheme.degree)
     blocks = _blocks(right, (b, c), (inner, columns))
+    room = np.empty((COLUMNS_AT_ONCE * min(inner, _TERMS_AT_ONCE), *shape), np.uint64)  # used again and again
 
     def multiply(part: range) -> tuple[Words, Words]:
         first, second = (np.zeros((len(part), rows, *shape), np.uint64) for _ in range(2))
         for terms in parts(inner, _TERMS_AT_ONCE):
-            values = blocks[terms.start : terms.stop, part.start : part.stop].transpose(1, 0, 3, 2)
-            plain = _transformed(ring, values.reshape(-1, c * b)).reshape(len(part), len(terms), *shape)
+            values = blocks[terms.start : terms.stop, part.start : part.stop].transpose(1, 0, 3, 2).reshape(-1, c * b)
+            plain = _transform(ring, values, room[: len(values)]).reshape(len(part), len(terms), *shape)
             for total, ciphertext in zip((first, second), ciphertexts, strict=True):
                 ntt.accumulate(total, ciphertext[:, terms.start : terms.stop], plain, ring.constants)
         return first.reshape(-1, *shape), second.reshape(-1, *shape)
@@ -234,11 +235,12 @@ def _by_shifts(plan: Plan, ciphertexts: tuple[Words, Words], right: Words | sp.c
     return multiply
 
 
-def _transformed(ring: Ring, values: Words) -> Words:
-    """Transform polynomials whose first coefficients are ``values`` [count, n], in two's complement."""
-    whole = np.zeros((len(values), len(ring.primes), ring.degree), np.uint64)
-    whole[:, :, : values.shape[1]] = ring.residues(values)
-    return ring.transform(whole, values.shape[1])
+def _transform(ring: Ring, values: Words, out: Words) -> Words:
+    """Transform polynomials whose first coefficients are ``values`` [count, n], in two's complement, into ``out``."""
+    span = 1 << (values.shape[1] - 1).bit_length()
+    out[:, :, :span] = 0
+    out[:, :, : values.shape[1]] = ring.residues(values)
+    return ring.transform(out, span)
 
 
 def _blocks(matrix: Words, block: tuple[int, int], grid: tuple[int, int]) -> Words:

@@ -47,6 +47,7 @@ from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.mpc.pair import ntt
 from veilgraph.mpc.pair.ntt import Words
+from veilgraph.mpc.pair.packing import pack, packed_words, unpack
 from veilgraph.mpc.pair.peer import Peer
 from veilgraph.mpc.pair.polynomials import Ring, primes_below, ring, words
 
@@ -96,7 +97,7 @@ class Scheme:
 
     def fresh_words(self, count: int, kept: int | None = None) -> int:
         """Words of a message of ``count`` ciphertexts of which ``kept`` coefficients are sent."""
-        return ntt.packed_words(count * self.primes * (self.degree if kept is None else kept), self.prime_bits)
+        return packed_words(count * self.primes * (self.degree if kept is None else kept), self.prime_bits)
 
     def answer_words(self, count: int, places: int) -> int:
         """Words of a message of ``count`` answers with so many wanted coefficients."""
@@ -152,7 +153,7 @@ class Owner:
 
     def send(self, peer: Peer, first: Words) -> None:
         """Send c0 of ciphertexts."""
-        peer.tell(_as_message(ntt.pack(first, self.scheme.prime_bits)))
+        peer.tell(_as_message(pack(first, self.scheme.prime_bits)))
 
     def receive(self, peer: Peer, count: int, places: Words, modulus: int | None = None) -> Words:
         """Receive answers and decrypt what is at the places: [count, places] modulo t."""
@@ -186,7 +187,7 @@ class Responder:
         form = self.scheme
         shape = (count, form.primes, form.degree if kept is None else kept)
         heard = peer.hear((form.fresh_words(count, shape[2]),), torch.int64).numpy().view(np.uint64)
-        first = ntt.unpack(heard, form.prime_bits, prod(shape)).reshape(shape)
+        first = unpack(heard, form.prime_bits, prod(shape)).reshape(shape)
         if (first >= np.array(form.ring.primes, np.uint64)[:, None]).any():
             raise ProtocolError(
                 f"{peer.other} sent residues that are not below their prime; ask what it runs",
@@ -242,22 +243,22 @@ class Responder:
 
 
 def _wide_words(count: int, bits: int) -> int:
-    return ntt.packed_words(count, min(bits, 64)) + ntt.packed_words(count, max(bits - 64, 0))
+    return packed_words(count, min(bits, 64)) + packed_words(count, max(bits - 64, 0))
 
 
 def _pack_wide(hi: Words, lo: Words, bits: int) -> Words:
     """Pack integers of word pairs: their low words, then what is above."""
-    low = ntt.pack(lo, min(bits, 64))
-    return low if bits <= 64 else np.concatenate([low, ntt.pack(hi, bits - 64)])
+    low = pack(lo, min(bits, 64))
+    return low if bits <= 64 else np.concatenate([low, pack(hi, bits - 64)])
 
 
 def _unpack_wide(heard: Words, form: Scheme, shape: tuple[int, int]) -> tuple[Words, Words]:
     """Undo ``_pack_wide``: high and low words."""
     bits, count = form.answer_bits, prod(shape)
-    low = ntt.unpack(heard, min(bits, 64), count)
+    low = unpack(heard, min(bits, 64), count)
     above = np.zeros_like(low)
     if bits > 64:
-        above = ntt.unpack(heard[ntt.packed_words(count, 64) :], bits - 64, count)
+        above = unpack(heard[packed_words(count, 64) :], bits - 64, count)
     return above.reshape(shape), low.reshape(shape)
 
 

@@ -343,7 +343,7 @@ def messages(hi: Words, lo: Words, hi_too: Words, lo_too: Words, bits: int, modu
 def accumulate(sums: Words, polynomials: Words, plain: Words, c: Words) -> None:
     """sums[j, i] += Σ_k polynomials[i, k]·plain[j, k], all transformed, over at most ``TERMS`` k.
 
-    sums [J, I, L, N], polynomials [I, K, L, N], plain [J, K, L, N]..
+    sums [J, I, L, N], polynomials [I, K, L, N], plain [J, K, L, N].
     """
     columns, terms = plain.shape[0], plain.shape[1]
     hi, lo = np.empty(_TILE, np.uint64), np.empty(_TILE, np.uint64)
@@ -420,42 +420,3 @@ def add_shifted(
                 out[j] = below(out[j], p)
             for j in range(places.size):
                 out_first[j] = below(out_first[j], p)
-
-
-@kernel
-def _pack(values: Words, bits: int) -> Words:
-    out = np.zeros((values.size * bits + 63) // 64, np.uint64)
-    for i in range(values.size):
-        place, offset = (i * bits) // 64, (i * bits) % 64
-        out[place] |= values[i] << np.uint64(offset)
-        if offset + bits > 64:
-            out[place + 1] |= values[i] >> np.uint64(64 - offset)
-    return out
-
-
-@kernel
-def _unpack(words: Words, bits: int, count: int) -> Words:
-    out = np.empty(count, np.uint64)
-    mask = ~_0 >> np.uint64(64 - bits)
-    for i in range(count):
-        place, offset = (i * bits) // 64, (i * bits) % 64
-        value = words[place] >> np.uint64(offset)
-        if offset + bits > 64:
-            value |= words[place + 1] << np.uint64(64 - offset)
-        out[i] = value & mask
-    return out
-
-
-def packed_words(count: int, bits: int) -> int:
-    """Words that ``pack`` makes of ``count`` values."""
-    return -(-count * bits // _WORD)
-
-
-def pack(values: Words, bits: int) -> Words:
-    """Values below 2^bits, one after the other, the lowest bits of a word first."""
-    return _pack(np.ascontiguousarray(values).reshape(-1), bits)
-
-
-def unpack(words: Words, bits: int, count: int) -> Words:
-    """Undo ``pack``: ``count`` values below 2^bits."""
-    return _unpack(words, bits, count)

@@ -78,9 +78,8 @@ class Ring:
         return self._constants
 
     def transform(self, polynomials: Words, span: int | None = None) -> Words:
-        """Transform in place; coefficients from ``span`` on are zero."""
-        filled = self.degree if span is None else 1 << max(span - 1, 0).bit_length()
-        ntt.forward(polynomials, *self._forward, self._constants, min(filled, self.degree))
+        """Transform in place; coefficients from ``span``, a power of two, on are taken for zeros."""
+        ntt.forward(polynomials, *self._forward, self._constants, span or self.degree)
         return polynomials
 
     def untransform(self, polynomials: Words) -> Words:
