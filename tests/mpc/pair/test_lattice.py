@@ -235,6 +235,27 @@ def test_the_second_part_does_not_show_the_weights(transformed, monkeypatch):
     assert agreement(form, integers[0][1], second) > 0.99
 
 
+@pytest.mark.parametrize("transformed", [False, True])
+def test_the_second_part_has_noise_of_its_own(transformed, monkeypatch):
+    form = replace(SCHEMES[0], prime_bits=37, primes=2, flood_bits=1)  # so small that rounding does not hide the noise
+    nothing = np.zeros((1, form.primes, form.degree), np.uint64)
+    monkeypatch.setattr(type(form.ring), "ternary", lambda ring, stream, count: nothing.copy())
+
+    def own(peer):
+        Owner(form, Secrets(1)).begin(peer)
+        heard = peer.hear((form.answer_words(1, 1),), torch.int64).numpy().view(np.uint64)
+        return unpack(heard, 64, form.degree).view(np.int64)
+
+    def respond(peer):
+        first = nothing[:, :, :1] if not transformed else nothing
+        responder = Responder(form, Secrets(2), peer)
+        place = np.zeros(1, np.uint64)
+        responder.answer(peer, (first.copy(), nothing.copy()), place, place[:, None], transformed=transformed)
+
+    noise = both(own, respond)[0] * 2.0 ** (74 - form.answer_bits)
+    assert abs((noise**2).mean() / 10.5 - 1) < 0.2
+
+
 @pytest.mark.parametrize("which", [0, 2])
 def test_what_is_sent_is_uniform(which):
     form = SCHEMES[which]

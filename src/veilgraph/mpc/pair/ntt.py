@@ -17,9 +17,16 @@ from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+
+from veilgraph.core.errors import ConfigError
+
+try:
+    from llvmlite import ir
+    from numba import njit, types
+    from numba.extending import intrinsic
+except ImportError as error:
+    words = "products without a dealer need numba, which is not installed; pip install numba"
+    raise ConfigError(words, code="numba-library") from error
 
 Words = npt.NDArray[np.uint64]
 Function = TypeVar("Function", bound=Callable[..., Any])
