@@ -206,6 +206,18 @@ def test_packing_is_undone(bits, stream):
     assert text == sum(int(value) << bits * place for place, value in enumerate(values))
 
 
+def test_kernels_are_compiled_where_nothing_can_be_kept(monkeypatch):
+    compiled = ntt.njit
+
+    def refusing(**options):
+        if options.pop("cache", False):
+            raise RuntimeError("cannot cache function: no locator available")
+        return compiled(**options)
+
+    monkeypatch.setattr(ntt, "njit", refusing)
+    assert ntt.kernel(lambda number: number + 1)(4) == 5
+
+
 def test_primes():
     assert [number for number in range(41, 400, 2) if is_prime(number)] == [
         number for number in range(41, 400, 2) if all(number % divisor for divisor in range(2, 20))

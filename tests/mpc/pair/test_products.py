@@ -86,6 +86,17 @@ def test_matrix_products(shape, bits):
     assert counted.sent == matmul_messages(shape, bits)
 
 
+def test_transposed_and_cut_matrices_are_multiplied():
+    left, right = draw(300, 20, seed=1).T[::3], draw(9, 600, seed=2).T[::2]
+    assert not left.is_contiguous()
+    assert not right.is_contiguous()
+    one, other = multiply(left, right, 64)
+    assert torch.equal(one + other, left @ right)
+    graph, mask = graph_of(40, 30, 90).T, draw(50, 40, seed=3).T[:, ::2]
+    one, other = spread(graph, mask, 64)
+    assert torch.equal(one + other, torch.from_numpy(graph @ mask.numpy()))
+
+
 EXTREMES = [(LEAST, LEAST, 64), (2**63 - 1, LEAST, 64), (-1, -1, 64), (0, 5, 64)]
 EXTREMES += [(LEAST, 2**17 - 1, 17), (LEAST, 1 - 2**17, 17), (-1, 1, 1)]
 
@@ -127,6 +138,8 @@ def test_matrices_that_do_not_fit_are_refused():
     for one, other in ((None, None), (left, right), (right, None), (None, left)):
         with pytest.raises(ValueError, match=r"gives one of|`sizes` says"):
             refused(partial(matmul, secrets=system_secrets, left=one, right=other, sizes=(2, 3, 2), bits=64))
+    with pytest.raises(ValueError, match="at least one"):
+        refused(partial(matmul, secrets=system_secrets, left=left[:0], right=None, sizes=(0, 3, 2), bits=64))
     for value in (2**17, -(2**17), LEAST):
         right[1, 1] = value
         with pytest.raises(RangeOverflow, match=r"not below 2\^17"):

@@ -51,8 +51,11 @@ P, W64, W64_Q, W1_Q, INV_N, INV_N_Q, MASK = range(7)
 
 
 def kernel(function: Function) -> Function:
-    """Compile at first use, without the interpreter's lock; compiled code is kept beside the source."""
-    return cast(Function, njit(nogil=True, cache=True)(function))
+    """Compile at first use, without the interpreter's lock; what is compiled is kept where numba finds room for it."""
+    try:
+        return cast(Function, njit(nogil=True, cache=True)(function))
+    except RuntimeError:  # neither the package's folder nor the user's cache can be written: compile each time
+        return cast(Function, njit(nogil=True)(function))
 
 
 def _inline(function: Function) -> Function:

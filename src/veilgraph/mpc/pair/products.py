@@ -67,7 +67,7 @@ def matmul(
 
     """
     n, k, m = sizes
-    own = _given({"left": (left, (n, k)), "right": (right, (k, m))})
+    own = _given({"left": (left, (n, k)), "right": (right, (k, m))}, sizes)
     if right is not None and bits < WORD_BITS and max(-int(right.min()), int(right.max())) >> bits:
         raise RangeOverflow(f"`right` has an entry that is not below 2^{bits} in magnitude; raise `bits`")
     encrypts_left, plan = plan_matmul(sizes, bits)
@@ -111,7 +111,7 @@ def hop(
 
     """
     n, k, m = sizes
-    given = _given({"adjacency": (adjacency, (n, k)), "mask": (mask, (k, m))})
+    given = _given({"adjacency": (adjacency, (n, k)), "mask": (mask, (k, m))}, sizes)
     if mask is None:
         own = _checked_weights(given)
     elif mask.dtype != _DTYPES[ring]:
@@ -140,8 +140,10 @@ def _compute(peer: Peer, secrets: SecretSource, plan: Plan, own: Words | sp.csr_
     return multiply_matrix(peer, Responder(plan.scheme, secrets, peer), plan, own)
 
 
-def _given(matrices: dict[str, tuple[Any, tuple[int, int]]]) -> Any:  # noqa: ANN401
-    """The one matrix that this party has; refuse both, none, or one of another shape."""
+def _given(matrices: dict[str, tuple[Any, tuple[int, int]]], sizes: Sizes) -> Any:  # noqa: ANN401
+    """The one matrix that this party has; refuse both, none, one of another shape, and sizes of zero."""
+    if min(sizes) < 1:
+        raise ValueError(f"`sizes` is {sizes}; a product has at least one row, one column and one inner place")
     names = [name for name, (matrix, _) in matrices.items() if matrix is not None]
     if len(names) != 1:
         raise ValueError(f"a party gives one of {', '.join(matrices)}, and None for what the other party has")
