@@ -234,6 +234,24 @@ def test_products_entry_by_entry(shape):
     assert counted.sent == elementwise_messages(left[0].numel())
 
 
+@pytest.mark.parametrize("leader_has_left", [True, False])
+def test_products_of_one_number_of_each_party(leader_has_left):
+    edges = torch.tensor([LEAST, 2**63 - 1, -1, 0, 1])
+    left, right = torch.cartesian_prod(edges, edges).T
+    left, right = torch.cat([left, draw(9000, seed=1)]), torch.cat([right, draw(9000, seed=2)])
+    counted = Counted()
+    parts = [
+        partial(elementwise, secrets=system_secrets, left=left, right=None),
+        partial(elementwise, secrets=system_secrets, left=None, right=right),
+    ]
+    one, other = both(parts[not leader_has_left], parts[leader_has_left], counted.wrap)
+    assert torch.equal(one + other, left * right)
+    assert uniform(one)
+    assert uniform(other)
+    assert counted.sent == elementwise_messages(9025, crossed=False)
+    assert sum(map(sum, counted.sent)) < 0.7 * sum(map(sum, elementwise_messages(9025)))
+
+
 def test_products_of_the_largest_numbers_entry_by_entry():
     edges = torch.tensor([LEAST, 2**63 - 1, -1, 0, 1, 2**62])
     cases = torch.cartesian_prod(edges, edges, edges, edges).T
@@ -272,8 +290,9 @@ def test_products_of_nothing():
 
 
 def test_entries_of_different_shapes_are_refused():
-    with pytest.raises(ValueError, match="give equal ones"):
-        refused(partial(elementwise, secrets=system_secrets, left=torch.zeros(2), right=torch.zeros(3)))
+    for left, right in ((torch.zeros(2), torch.zeros(3)), (None, None)):
+        with pytest.raises(ValueError, match="both of one shape"):
+            refused(partial(elementwise, secrets=system_secrets, left=left, right=right))
 
 
 def uniform(values):
