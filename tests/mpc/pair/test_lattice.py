@@ -105,8 +105,15 @@ def test_plans_flood_the_noise_of_all_columns_of_a_block(sizes, bits):
 
 
 def test_a_product_that_needs_a_larger_modulus_is_refused():
-    with pytest.raises(ConfigError, match="218"):
+    with pytest.raises(ConfigError, match="above the 218"):
         scheme(WORD, 2.0**120, 2.0**240)
+    for bits in range(1, 110):
+        try:
+            form = scheme(1 << 32, 2.0**bits, 2.0**bits)
+        except ConfigError:
+            assert bits > 100
+        else:
+            assert form.prime_bits * form.primes <= MODULI[form.degree]
 
 
 EDGES = [(WORD, 63, 3, 1), (WORD, 17, 3, 1), (1 << 32, 8, 4, 256), (WORD, 8, 4, 256)]

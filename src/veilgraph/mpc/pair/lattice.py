@@ -16,8 +16,10 @@ owner's e1 drowned below). The first part follows from it, from s, and from Σ w
     Σ w·(e + ε) + u·e' + e1·s + f,   |ε| ≤ 1/2 from rounding
 
 of which f is drawn from a range 2^40 times as wide as all else: the statistical distance to f alone is below 2^-40 a
-coefficient. So what the owner gets can be simulated from its uniform share. **What the other party learns**: nothing,
-as (c0, c1) is uniform to whoever does not know s.
+coefficient. So what the owner gets can be simulated from its uniform share. Distances add up: with a job of 2^25
+coefficients, the probability that the noise of any shows is bounded by 2^-15, and a coefficient shows one inequality.
+
+**What the other party learns.** Nothing, as (c0, c1) is uniform to whoever does not know s (ring-LWE again).
 
 **Bounds.** With Hoeffding's bound for sums of centred binomial numbers, |Σ w·e| ≤ T·√(10.5·Σw²) except with probability
 2·exp(−T²/2) = 2^-71 for T = 10; likewise u·e' and e1·s, each of at most N summands of weight one. Σ w·ε is at most
@@ -58,8 +60,6 @@ FLOOD_BITS: Final = 40
 VARIANCE: Final = 10.5
 TAIL: Final = 10.0
 """T: deviations of a sum of noise that are exceeded with probability 2·exp(−T²/2) = 2^-71."""
-AT_ONCE: Final = 32
-"""Polynomials that are computed at a time and go in one message."""
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,12 @@ def scheme(modulus: int, weight: float, squares: float) -> Scheme:
         noise = TAIL * sqrt(VARIANCE) * (sqrt(squares) + 2 * sqrt(degree)) + weight / 2
         flood = FLOOD_BITS + ceil(log2(noise))
         needed = ceil(log2(modulus)) + flood + 2
-        if needed <= most:
-            primes = -(-needed // ntt.PRIME_BITS)
-            return Scheme(degree, modulus, -(-needed // primes), primes, flood)
-    raise ConfigError(
-        f"a product needs a modulus of {needed} bits, above the {most} that are secure; compute it in smaller parts"
-    )
+        primes = -(-needed // ntt.PRIME_BITS)
+        prime_bits = -(-needed // primes)
+        if primes * prime_bits <= most:
+            return Scheme(degree, modulus, prime_bits, primes, flood)
+    words = f"a product needs a modulus of {primes * prime_bits} bits, above the {most} that are secure"
+    raise ConfigError(f"{words}; compute it in smaller parts")
 
 
 class Owner:
