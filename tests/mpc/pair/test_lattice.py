@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from math import e, log2, pi, prod, sqrt
+from math import e, exp, log2, pi, prod, sqrt
 
 import numpy as np
 import pytest
@@ -11,13 +11,12 @@ import torch
 pytest.importorskip("numba", reason="the kernels are compiled by numba: veilgraph[nobody]")
 
 from tests.mpc.pair.parties import both
-
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.randomness import Keystream
 from veilgraph.link.view import RecordedLink
-from veilgraph.mpc.pair import ntt
 from veilgraph.mpc.pair.entries import entries_scheme
 from veilgraph.mpc.pair.lattice import FLOOD_BITS, MODULI, TAIL, Owner, Responder, scheme
+from veilgraph.mpc.pair.packing import pack, packed_words, unpack
 from veilgraph.mpc.pair.polynomials import words
 from veilgraph.mpc.pair.products import plan_hop, plan_matmul
 
@@ -80,14 +79,41 @@ def test_schemes_are_secure_and_large_enough(form):
     assert form.ring.modulus.bit_length() <= MODULI[form.degree]
     assert security(form.degree, log2(form.ring.modulus)) >= 128
     rounding = (TAIL * sqrt(form.degree / 4) + 1) * form.modulus / 2**form.answer_bits
+    assert rounding < 2 / 9
     flood = 2.0**form.flood_bits * form.modulus / form.ring.modulus
     assert flood * (1 + 2.0**-FLOOD_BITS) + rounding < 1 / 2
     assert prod(form.small_ring.primes) > 2 ** (form.answer_bits + 1) * form.degree
 
 
+PRODUCTS = [(1, 1, 8192), (1, 2000, 3000), (140, 2708, 716), (9, 1, 9000), (3, 40_000, 2)]
+
+
+@pytest.mark.parametrize("sizes", PRODUCTS)
+@pytest.mark.parametrize("bits", [64, 17, None])
+def test_plans_flood_the_noise_of_all_columns_of_a_block(sizes, bits):
+    # each coefficient of an error meets each weight of the polynomials that one answer sums up
+    n, k, m = sizes
+    if bits is None:
+        plan, squares = plan_hop((m, k, n), 32), 4.0**16
+    else:
+        left, plan = plan_matmul(sizes, bits)
+        squares = k * 4.0 ** min(63, bits if left else 63)
+    a, b, c = plan.block
+    assert a * b * c <= plan.scheme.degree
+    assert plan.scheme.prime_bits * plan.scheme.primes <= MODULI[plan.scheme.degree]
+    assert plan.scheme.flood_bits >= FLOOD_BITS + log2(TAIL * sqrt(10.5 * c * squares))
+
+
 def test_a_product_that_needs_a_larger_modulus_is_refused():
-    with pytest.raises(ConfigError, match="218"):
+    with pytest.raises(ConfigError, match="above the 218"):
         scheme(WORD, 2.0**120, 2.0**240)
+    for bits in range(1, 110):
+        try:
+            form = scheme(1 << 32, 2.0**bits, 2.0**bits)
+        except ConfigError:
+            assert bits > 100
+        else:
+            assert form.prime_bits * form.primes <= MODULI[form.degree]
 
 
 EDGES = [(WORD, 63, 3, 1), (WORD, 17, 3, 1), (1 << 32, 8, 4, 256), (WORD, 8, 4, 256)]
@@ -95,7 +121,7 @@ EDGES = [(WORD, 63, 3, 1), (WORD, 17, 3, 1), (1 << 32, 8, 4, 256), (WORD, 8, 4, 
 
 @pytest.mark.parametrize(("modulus", "bits", "count", "terms"), EDGES)
 def test_noise_stays_below_its_bound_with_the_largest_inputs(modulus, bits, count, terms):
-    # ``terms`` coefficients of 2^bits each, in ``count`` polynomials: decrypted with the key, nothing rounded or flooded
+    # weights: ``terms`` coefficients of 2^bits in each of ``count`` polynomials; nothing is rounded or flooded
     form = scheme(modulus, count * terms * 2.0**bits, count * terms * 4.0**bits)
     r, q = form.ring, form.ring.modulus
     owner, stream = Owner(form, Secrets(1)), Keystream(bytes(32), "messages")
@@ -146,10 +172,10 @@ def exchange(form, *, quiet=False, times=1, transformed=True):
         for _ in range(times):
             parts = []
             for part in (first, second):
-                part = part.copy() if transformed else form.ring.transform(part.copy())
-                product = form.ring.multiply(part, plain)
+                given = part.copy() if transformed else form.ring.transform(part.copy())
+                product = form.ring.multiply(given, plain)
                 parts.append(product if transformed else form.ring.untransform(product))
-            responder.answer(peer, *parts, places, shares, transformed=transformed)
+            responder.answer(peer, (parts[0], parts[1]), places, shares, transformed=transformed)
         return form.ring.untransform(form.ring.multiply(second if transformed else form.ring.transform(second), plain))
 
     def keep(message):
@@ -157,14 +183,14 @@ def exchange(form, *, quiet=False, times=1, transformed=True):
             heard.append(message.tensor.numpy().view(np.uint64))
 
     got, second = both(own, respond, lambda link: RecordedLink(link, keep=keep) if link.party == "A" else link)
-    low = ntt.packed_words(form.degree, min(form.answer_bits, 64))
-    size = low + ntt.packed_words(form.degree, max(form.answer_bits - 64, 0))
+    low = packed_words(form.degree, min(form.answer_bits, 64))
+    size = low + packed_words(form.degree, max(form.answer_bits - 64, 0))
     integers = []
     for text in heard:
         parts = []
         for part in (text[size:], text[:size]):
-            lower = ntt.unpack(part, min(form.answer_bits, 64), form.degree).astype(object)
-            above = ntt.unpack(part[low:], form.answer_bits - 64, form.degree) if form.answer_bits > 64 else 0
+            lower = unpack(part, min(form.answer_bits, 64), form.degree).astype(object)
+            above = unpack(part[low:], form.answer_bits - 64, form.degree) if form.answer_bits > 64 else 0
             parts.append(lower + (np.asarray(above, object) << 64))
         integers.append(parts)
     return got, integers, message[0].astype(object), shares[0].astype(object), second
@@ -173,7 +199,7 @@ def exchange(form, *, quiet=False, times=1, transformed=True):
 @pytest.mark.parametrize("form", SCHEMES[:4])
 @pytest.mark.parametrize("transformed", [False, True])
 def test_answers_decrypt_and_their_noise_is_the_flood(form, transformed):
-    got, integers, message, shares, second = exchange(form, times=2, transformed=transformed)
+    got, integers, message, shares, _ = exchange(form, times=2, transformed=transformed)
     want = (3 * np.concatenate([-message[-2:], message[:-2]]) - shares) % form.modulus
     noises = []
     key = ternary_key(form, 1)
@@ -209,15 +235,38 @@ def test_the_second_part_does_not_show_the_weights(transformed, monkeypatch):
     _, integers, *_, second = exchange(form, transformed=transformed)
     assert agreement(form, integers[0][1], second) < 6 / sqrt(form.degree)
     # without an encryption of zero beside them, the owner, who knows c1, checks a guess of the weights
-    monkeypatch.setattr(type(form.ring), "ternary", lambda ring, stream, count: ring.residues(np.zeros((count, ring.degree), np.uint64)))
+    monkeypatch.setattr(
+        type(form.ring), "ternary", lambda ring, stream, count: ring.residues(np.zeros((count, ring.degree), np.uint64))
+    )
     _, integers, *_, second = exchange(form, transformed=transformed)
     assert agreement(form, integers[0][1], second) > 0.99
+
+
+@pytest.mark.parametrize("transformed", [False, True])
+def test_the_second_part_has_noise_of_its_own(transformed, monkeypatch):
+    form = replace(SCHEMES[0], prime_bits=37, primes=2, flood_bits=1)  # so small that rounding does not hide the noise
+    nothing = np.zeros((1, form.primes, form.degree), np.uint64)
+    monkeypatch.setattr(type(form.ring), "ternary", lambda ring, stream, count: nothing.copy())
+
+    def own(peer):
+        Owner(form, Secrets(1)).begin(peer)
+        heard = peer.hear((form.answer_words(1, 1),), torch.int64).numpy().view(np.uint64)
+        return unpack(heard, 64, form.degree).view(np.int64)
+
+    def respond(peer):
+        first = nothing[:, :, :1] if not transformed else nothing
+        responder = Responder(form, Secrets(2), peer)
+        place = np.zeros(1, np.uint64)
+        responder.answer(peer, (first.copy(), nothing.copy()), place, place[:, None], transformed=transformed)
+
+    noise = both(own, respond)[0] * 2.0 ** (74 - form.answer_bits)
+    assert abs((noise**2).mean() / 10.5 - 1) < 0.2
 
 
 @pytest.mark.parametrize("which", [0, 2])
 def test_what_is_sent_is_uniform(which):
     form = SCHEMES[which]
-    sent = {"A": [], "B": []}
+    sent: dict[str, list[torch.Tensor]] = {"A": [], "B": []}
     messages = np.zeros((4, form.degree), np.uint64)
 
     def own(peer):
@@ -231,7 +280,7 @@ def test_what_is_sent_is_uniform(which):
         first, second = responder.receive(peer, 4)
         zeros = np.zeros_like(first), np.zeros_like(second)
         shares = responder.draw(4, form.degree) & np.uint64(form.modulus - 1)
-        responder.answer(peer, *zeros, np.arange(form.degree, dtype=np.uint64), shares)
+        responder.answer(peer, zeros, np.arange(form.degree, dtype=np.uint64), shares)
         return shares
 
     def keep(message):
@@ -254,7 +303,7 @@ def test_residues_that_are_not_below_their_prime_are_refused():
         peer.tell(seed)
         residues = np.zeros((form.primes, form.degree), np.uint64)
         residues[1, 7] = form.ring.primes[1] - 1 + large
-        peer.tell(torch.from_numpy(ntt.pack(residues, form.prime_bits).view(np.int64)))
+        peer.tell(torch.from_numpy(pack(residues, form.prime_bits).view(np.int64)))
 
     both(partial(cheat, 0), lambda peer: Responder(form, Secrets(1), peer))
     with pytest.raises(ProtocolError, match="A sent residues") as refused:
@@ -264,6 +313,8 @@ def test_residues_that_are_not_below_their_prime_are_refused():
 
 
 def test_the_scheme_follows_the_weights():
+    assert FLOOD_BITS == 40
+    assert 2 * exp(-(TAIL**2) / 2) < 2.0**-71
     few, many = scheme(1 << 32, 2.0**4, 2.0**8), scheme(1 << 32, 2.0**16, 2.0**32)
     assert few.prime_bits < many.prime_bits
     assert many.degree == 4096

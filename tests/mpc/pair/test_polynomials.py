@@ -7,6 +7,7 @@ pytest.importorskip("numba", reason="the kernels are compiled by numba: veilgrap
 
 from veilgraph.core.randomness import Keystream
 from veilgraph.mpc.pair import ntt
+from veilgraph.mpc.pair.packing import pack, packed_words, unpack
 from veilgraph.mpc.pair.polynomials import Ring, is_prime, primes_below, ring, words
 
 RINGS = [(16, 61, 3), (64, 45, 3), (32, 48, 2), (16, 30, 1)]
@@ -54,12 +55,13 @@ def test_products_are_those_of_the_schoolbook(sizes, largest, stream):
         assert integers(r, got[i]) == want
 
 
-@pytest.mark.parametrize("span", [1, 2, 5, 8, 15, 16])
+@pytest.mark.parametrize("span", [1, 2, 8, 16])
 def test_a_transform_of_few_coefficients_is_that_of_all(span, stream):
     r = ring(16, 61, 3)
-    short = r.uniform(stream, 2)
+    long = r.uniform(stream, 2)
+    short = long.copy()
     short[:, :, span:] = 0
-    assert np.array_equal(r.transform(short.copy(), span), r.transform(short.copy()))
+    assert np.array_equal(r.transform(long, span), r.transform(short))
 
 
 @pytest.mark.parametrize("sizes", RINGS)
@@ -111,7 +113,9 @@ def test_switching_rounds_to_the_next_multiple(sizes, bits, stream):
 @pytest.mark.parametrize("sizes", RINGS)
 def test_integers_lie_around_zero(sizes, stream):
     r = ring(*sizes)
-    near = np.stack([r.residues(words(stream, 1, r.degree))[0], r.residues(np.full((1, r.degree), 2**64 - 1, np.uint64))[0]])
+    near = np.stack(
+        [r.residues(words(stream, 1, r.degree))[0], r.residues(np.full((1, r.degree), 2**64 - 1, np.uint64))[0]]
+    )
     values = np.concatenate([r.uniform(stream, 1), extremes(r, 1), np.zeros_like(extremes(r, 1)), near])
     hi, lo = r.integers(values)
     for row, uppers, lowers in zip(values, hi, lo, strict=True):
@@ -170,7 +174,9 @@ def test_shifts_are_products_by_powers(stream):
 def test_noise_and_keys_have_their_distributions(stream):
     r = ring(4096, 48, 2)
     for drawn, largest, want in ((r.noise(stream, 4), 21, 10.5), (r.ternary(stream, 4), 1, 2 / 3)):
-        values = [[around_zero(int(x), p) for x in row] for poly in drawn for row, p in zip(poly, r.primes, strict=True)]
+        values = [
+            [around_zero(int(x), p) for x in row] for poly in drawn for row, p in zip(poly, r.primes, strict=True)
+        ]
         assert values[::2] == values[1::2]  # the same integer modulo each prime
         numbers = np.array(values[::2]).reshape(-1)
         assert abs(numbers).max() <= largest
@@ -193,11 +199,23 @@ def test_uniform_residues_are_drawn_again_until_they_are_below_the_prime():
 @pytest.mark.parametrize("bits", [1, 33, 45, 63, 64])
 def test_packing_is_undone(bits, stream):
     values = words(stream, 101) >> np.uint64(64 - bits)
-    packed = ntt.pack(values, bits)
-    assert packed.size == ntt.packed_words(101, bits) == -(-101 * bits // 64)
-    assert np.array_equal(ntt.unpack(packed, bits, 101), values)
+    packed = pack(values, bits)
+    assert packed.size == packed_words(101, bits) == -(-101 * bits // 64)
+    assert np.array_equal(unpack(packed, bits, 101), values)
     text = sum(int(word) << 64 * place for place, word in enumerate(packed))
     assert text == sum(int(value) << bits * place for place, value in enumerate(values))
+
+
+def test_kernels_are_compiled_where_nothing_can_be_kept(monkeypatch):
+    numba = pytest.importorskip("numba")
+
+    def refusing(**options):
+        if options.pop("cache", False):
+            raise RuntimeError("cannot cache function: no locator available")
+        return numba.njit(**options)
+
+    monkeypatch.setattr("veilgraph.mpc.pair.ntt.njit", refusing)
+    assert ntt.kernel(lambda number: number + 1)(4) == 5
 
 
 def test_primes():

@@ -1,5 +1,7 @@
 """Shares of products against numpy's products modulo 2^64, and messages as counted beforehand."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -8,13 +10,14 @@ import torch
 pytest.importorskip("numba", reason="the kernels are compiled by numba: veilgraph[nobody]")
 
 from tests.mpc.pair.parties import both
-
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import system_secrets
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.pair import blocks, products
 from veilgraph.mpc.pair.entries import elementwise, elementwise_messages
+from veilgraph.mpc.pair.lattice import Owner
+from veilgraph.mpc.pair.polynomials import Ring, primes_below
 from veilgraph.mpc.pair.products import hop, hop_messages, matmul, matmul_messages, plan_hop, plan_matmul
 
 LEAST = -(2**63)
@@ -83,8 +86,22 @@ def test_matrix_products(shape, bits):
     assert counted.sent == matmul_messages(shape, bits)
 
 
-@pytest.mark.parametrize(("left", "right", "bits"), [(LEAST, LEAST, 64), (2**63 - 1, LEAST, 64), (-1, -1, 64), (0, 5, 64),
-                                                     (LEAST, 2**17 - 1, 17), (LEAST, 1 - 2**17, 17), (-1, 1, 1)])  # fmt: skip
+def test_transposed_and_cut_matrices_are_multiplied():
+    left, right = draw(300, 20, seed=1).T[::3], draw(9, 600, seed=2).T[::2]
+    assert not left.is_contiguous()
+    assert not right.is_contiguous()
+    one, other = multiply(left, right, 64)
+    assert torch.equal(one + other, left @ right)
+    graph, mask = graph_of(40, 30, 90).T, draw(50, 40, seed=3).T[:, ::2]
+    one, other = spread(graph, mask, 64)
+    assert torch.equal(one + other, torch.from_numpy(graph @ mask.numpy()))
+
+
+EXTREMES = [(LEAST, LEAST, 64), (2**63 - 1, LEAST, 64), (-1, -1, 64), (0, 5, 64)]
+EXTREMES += [(LEAST, 2**17 - 1, 17), (LEAST, 1 - 2**17, 17), (-1, 1, 1)]
+
+
+@pytest.mark.parametrize(("left", "right", "bits"), EXTREMES)
 @pytest.mark.parametrize("shape", [(3, 500, 2), (2, 500, 40), (40, 500, 2)])
 def test_matrix_products_of_the_largest_numbers(left, right, bits, shape):
     n, k, m = shape
@@ -111,19 +128,27 @@ def test_the_way_to_multiply_depends_on_the_entries():
     assert not plan.is_sparse(2708 * 716)
 
 
+def refused(part):
+    """What A's part gives; B waits for a message that does not come."""
+    return both(part, lambda peer: peer.hear((1,), torch.int64))
+
+
 def test_matrices_that_do_not_fit_are_refused():
     left, right = torch.ones(2, 3, dtype=torch.int64), torch.ones(3, 2, dtype=torch.int64)
-    for given in ((None, None), (left, right), (right, None), (None, left)):
-        with pytest.raises(ValueError, match="gives one of|`sizes` says"):
-            matmul(None, system_secrets, *given, (2, 3, 2), 64)
+    for one, other in ((None, None), (left, right), (right, None), (None, left)):
+        with pytest.raises(ValueError, match=r"gives one of|`sizes` says"):
+            refused(partial(matmul, secrets=system_secrets, left=one, right=other, sizes=(2, 3, 2), bits=64))
+    with pytest.raises(ValueError, match="at least one"):
+        refused(partial(matmul, secrets=system_secrets, left=left[:0], right=None, sizes=(0, 3, 2), bits=64))
     for value in (2**17, -(2**17), LEAST):
         right[1, 1] = value
-        with pytest.raises(RangeOverflow, match="not below 2\\^17"):
-            matmul(None, system_secrets, None, right, (2, 3, 2), 17)
-    graph, mask = sp.csr_matrix((4, 3)), torch.ones(3, 2, dtype=torch.int32)
-    for given in ((None, None), (graph, mask), (graph.T, None), (None, mask.T)):
-        with pytest.raises(ValueError, match="gives one of|`sizes` says"):
-            hop(None, system_secrets, *given, (4, 3, 2), 32)
+        with pytest.raises(RangeOverflow, match=r"not below 2\^17"):
+            refused(partial(matmul, secrets=system_secrets, left=None, right=right, sizes=(2, 3, 2), bits=17))
+    graph, mask = sp.csr_matrix((4, 3), dtype=np.int64), torch.ones(3, 2, dtype=torch.int32)
+    wrong = [(None, None), (graph, mask), (graph.T, None), (None, mask.T), (graph.astype(float), None)]
+    for one, other in [*wrong, (None, mask.to(torch.int64))]:
+        with pytest.raises(ValueError, match=r"gives one of|`sizes` says|integers|takes torch.int32"):
+            refused(partial(hop, secrets=system_secrets, adjacency=one, mask=other, sizes=(4, 3, 2), ring=32))
 
 
 def graph_of(n, k, entries, seed=0, weight=3):
@@ -169,9 +194,10 @@ def test_hops_of_the_heaviest_rows_and_the_largest_masks(ring, value):
     one, other = spread(sp.csr_matrix(graph), mask, ring)
     want = torch.from_numpy(graph @ mask.numpy().astype(np.int64)).to(mask.dtype)
     assert torch.equal(one + other, want)
-    graph[2, 4] += 1
-    with pytest.raises(RangeOverflow, match="row of `adjacency` sums up to 65537"):
-        spread(sp.csr_matrix(graph), mask, ring)
+    for heavier in (2, 2**63 - 1):  # 2^16 + 1 in all, and sums that wrap around in 64 bits
+        graph[2, 4] = heavier
+        with pytest.raises(RangeOverflow, match="row of `adjacency` sums up to"):
+            spread(sp.csr_matrix(graph), mask, ring)
 
 
 def test_what_a_hop_sends_does_not_depend_on_the_edges():
@@ -208,6 +234,24 @@ def test_products_entry_by_entry(shape):
     assert counted.sent == elementwise_messages(left[0].numel())
 
 
+@pytest.mark.parametrize("leader_has_left", [True, False])
+def test_products_of_one_number_of_each_party(leader_has_left):
+    edges = torch.tensor([LEAST, 2**63 - 1, -1, 0, 1])
+    left, right = torch.cartesian_prod(edges, edges).T
+    left, right = torch.cat([left, draw(9000, seed=1)]), torch.cat([right, draw(9000, seed=2)])
+    counted = Counted()
+    parts = [
+        partial(elementwise, secrets=system_secrets, left=left, right=None),
+        partial(elementwise, secrets=system_secrets, left=None, right=right),
+    ]
+    one, other = both(parts[not leader_has_left], parts[leader_has_left], counted.wrap)
+    assert torch.equal(one + other, left * right)
+    assert uniform(one)
+    assert uniform(other)
+    assert counted.sent == elementwise_messages(9025, crossed=False)
+    assert sum(map(sum, counted.sent)) < 0.7 * sum(map(sum, elementwise_messages(9025)))
+
+
 def test_products_of_the_largest_numbers_entry_by_entry():
     edges = torch.tensor([LEAST, 2**63 - 1, -1, 0, 1, 2**62])
     cases = torch.cartesian_prod(edges, edges, edges, edges).T
@@ -216,6 +260,25 @@ def test_products_of_the_largest_numbers_entry_by_entry():
     full = torch.full((2, 8192), LEAST)
     one, other = elements(full, full)
     assert torch.equal(one + other, torch.zeros(8192, dtype=torch.int64))
+
+
+def test_what_the_leader_decrypts_drowns_the_integer_product(monkeypatch):
+    decrypted, slots, count = [], Ring(8192, primes_below(57, 6, 8192)[3:]), 8192
+    receive = Owner.receive
+
+    def spy(owner, *arguments):
+        decrypted.append(receive(owner, *arguments))
+        return decrypted[-1]
+
+    monkeypatch.setattr(Owner, "receive", spy)
+    elements(torch.full((2, count), LEAST), torch.full((2, count), LEAST))  # each sum of products is 2^127
+    residues = slots.transform(np.stack(decrypted, axis=1))[0].astype(object)
+    parts = [slots.modulus // p * pow(slots.modulus // p, -1, p) for p in slots.primes]
+    masked = sum(row * part for row, part in zip(residues, parts, strict=True)) % slots.modulus
+    masked = np.where(masked > slots.modulus // 2, masked - slots.modulus, masked).astype(float) / 2.0**169
+    assert abs(masked).max() <= 1 + 2.0**-42
+    assert abs((masked**2).mean() * 3 - 1) < 6 * np.sqrt(4 / 5 / count)  # uniform in ±1, of variance 1/3
+    assert abs(masked.mean()) < 6 / np.sqrt(3 * count)
 
 
 def test_products_of_nothing():
@@ -227,8 +290,9 @@ def test_products_of_nothing():
 
 
 def test_entries_of_different_shapes_are_refused():
-    with pytest.raises(ValueError, match="give equal ones"):
-        elementwise(None, system_secrets, torch.zeros(2), torch.zeros(3))
+    for left, right in ((torch.zeros(2), torch.zeros(3)), (None, None)):
+        with pytest.raises(ValueError, match="both of one shape"):
+            refused(partial(elementwise, secrets=system_secrets, left=left, right=right))
 
 
 def uniform(values):
@@ -250,7 +314,7 @@ def test_shares_are_uniform_whatever_the_inputs():
     results = [
         multiply(zeros, torch.zeros(90, 60, dtype=torch.int64), 64),
         multiply(zeros, torch.ones(90, 60, dtype=torch.int64), 17),
-        spread(sp.csr_matrix((90, 90)), mask, 32),
+        spread(sp.csr_matrix((90, 90), dtype=np.int64), mask, 32),
         elements(torch.zeros(2, 5120, dtype=torch.int64), torch.ones(2, 5120, dtype=torch.int64)),
     ]
     for one, other in results:
@@ -276,15 +340,19 @@ def test_all_randomness_is_of_the_source():
         def __call__(self, length):
             return bytes(self.stream.take(length).numpy())
 
-    left, right = draw(3, 50), draw(50, 4)
-    counts = Counted(), Counted()
-    for counted in counts:
-        both(
-            lambda peer: matmul(peer, Secrets(1), left, None, (3, 50, 4), 64),
-            lambda peer: matmul(peer, Secrets(2), None, right, (3, 50, 4), 64),
-            counted.wrap,
+    left, right, counts, shares = draw(3, 50), draw(50, 4), [], []
+    for encrypting, answering in ((1, 2), (1, 2), (3, 2), (1, 3)):
+        counts.append(Counted())
+        secrets = (Secrets(encrypting), Secrets(answering))[:: 1 if plan_matmul((3, 50, 4), 64)[0] else -1]
+        pair = both(
+            partial(matmul, secrets=secrets[0], left=left, right=None, sizes=(3, 50, 4), bits=64),
+            partial(matmul, secrets=secrets[1], left=None, right=right, sizes=(3, 50, 4), bits=64),
+            counts[-1].wrap,
         )
+        shares.append(pair[1] if plan_matmul((3, 50, 4), 64)[0] else pair[0])
     assert all(torch.equal(one, other) for one, other in zip(counts[0].texts, counts[1].texts, strict=True))
+    assert torch.equal(shares[0], shares[2])  # the answering party's share is of its own randomness alone
+    assert (shares[0] != shares[3]).all()
 
 
 def test_costs_are_known_before():

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import scipy.sparse as sp
 
 from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.mpc.pair import ntt
-from veilgraph.mpc.pair.lattice import Owner, Responder, Scheme
+from veilgraph.mpc.pair.lattice import MODULI, Owner, Responder, Scheme, scheme
 from veilgraph.mpc.pair.ntt import Words
 from veilgraph.mpc.pair.peer import Peer
 from veilgraph.mpc.pair.polynomials import Ring
@@ -33,7 +33,14 @@ Sizes = tuple[int, int, int]
 
 SECONDS_A_BYTE: Final = 8e-8
 """100 Mbit/s: what a byte costs where we choose between bytes and CPU."""
-_SECONDS: Final = {"encrypt": 3e-8, "receive": 8e-9, "transform": 6e-9, "multiply": 2e-9, "shift": 1.5e-9, "answer": 6e-8}
+_SECONDS: Final = {
+    "encrypt": 3e-8,
+    "receive": 8e-9,
+    "transform": 6e-9,
+    "multiply": 1e-9,
+    "shift": 1.5e-9,
+    "answer": 6e-8,
+}
 """CPU seconds for one residue of a polynomial, on one core of an AMD EPYC with AVX-512."""
 FRESH_AT_ONCE: Final = 32
 """Encryptions in a message."""
@@ -99,15 +106,22 @@ class Plan:
         return self.shifts or shifting < inner * columns * (_SECONDS["transform"] + 2 * rows * _SECONDS["multiply"])
 
 
-def plans(sizes: Sizes, form: Scheme, *, shifts: bool) -> list[Plan]:
-    """List plans with blocks of many shapes, each with as many columns as fit, or with one."""
+def plans(sizes: Sizes, modulus: int, weight: float, squares: float, *, shifts: bool) -> list[Plan]:
+    """List plans of products modulo t with blocks of many shapes, each with as many columns as fit, or with one.
+
+    ``weight``, ``squares``: bounds of Σ|w| and of Σw² over a column of the right matrix. As errors fill a polynomial, a
+    result has the noise of all c columns of its block.
+    """
     n, k, m = sizes
     found = []
-    for a in _cuts(n, form.degree):
-        for b in _cuts(k, form.degree // a):
-            most = min(m, form.degree // (a * b))
-            columns = {-(-m // -(-m // most)), 1} if shifts else {-(-m // -(-m // most))}
-            found += [Plan(sizes, (a, b, c), form, shifts) for c in sorted(columns)]
+    for degree in MODULI:
+        for a in _cuts(n, degree):
+            for b in _cuts(k, degree // a):
+                most = min(m, degree // (a * b))
+                for c in {-(-m // -(-m // most)), *((1,) if shifts else ())}:
+                    form = scheme(modulus, c * weight, c * squares)
+                    if form.degree == degree:
+                        found.append(Plan(sizes, (a, b, c), form, shifts))
     return found
 
 
@@ -141,7 +155,7 @@ def encrypt_matrix(peer: Peer, owner: Owner, plan: Plan, left: Words) -> Words:
     return _trimmed(share, plan.sizes)
 
 
-def multiply_matrix(peer: Peer, responder: Responder, plan: Plan, right: Any) -> Words:
+def multiply_matrix(peer: Peer, responder: Responder, plan: Plan, right: Words | sp.csr_matrix) -> Words:
     """Do the answering party's part, and return its share [n, m].
 
     ``right``: words in two's complement, [k, m] as an array or, of int64, its transpose [m, k] as a sparse matrix.
@@ -165,7 +179,7 @@ def multiply_matrix(peer: Peer, responder: Responder, plan: Plan, right: Any) ->
     for part in parts(columns, COLUMNS_AT_ONCE):
         sums = multiply(part)
         own = responder.draw(len(part) * rows, a * c) & np.uint64(plan.scheme.modulus - 1)
-        responder.answer(peer, *sums, plan.places, own, transformed=not sparse)
+        responder.answer(peer, sums, plan.places, own, transformed=not sparse)
         share[:, :, part.start : part.stop] = own.reshape(len(part), rows, a, c).transpose(1, 2, 0, 3)
     return _trimmed(share, plan.sizes)
 
@@ -179,12 +193,13 @@ def _by_transforms(plan: Plan, ciphertexts: tuple[Words, Words], right: Words) -
     (_, b, c), (rows, inner, columns) = plan.block, plan.grid
     ring, shape = plan.scheme.ring, (plan.scheme.primes, plan.scheme.degree)
     blocks = _blocks(right, (b, c), (inner, columns))
+    room = np.empty((COLUMNS_AT_ONCE * min(inner, _TERMS_AT_ONCE), *shape), np.uint64)  # used again and again
 
     def multiply(part: range) -> tuple[Words, Words]:
         first, second = (np.zeros((len(part), rows, *shape), np.uint64) for _ in range(2))
         for terms in parts(inner, _TERMS_AT_ONCE):
-            values = blocks[terms.start : terms.stop, part.start : part.stop].transpose(1, 0, 3, 2)
-            plain = _transformed(ring, values.reshape(-1, c * b)).reshape(len(part), len(terms), *shape)
+            values = blocks[terms.start : terms.stop, part.start : part.stop].transpose(1, 0, 3, 2).reshape(-1, c * b)
+            plain = _transform(ring, values, room[: len(values)]).reshape(len(part), len(terms), *shape)
             for total, ciphertext in zip((first, second), ciphertexts, strict=True):
                 ntt.accumulate(total, ciphertext[:, terms.start : terms.stop], plain, ring.constants)
         return first.reshape(-1, *shape), second.reshape(-1, *shape)
@@ -192,11 +207,11 @@ def _by_transforms(plan: Plan, ciphertexts: tuple[Words, Words], right: Words) -
     return multiply
 
 
-def _by_shifts(plan: Plan, ciphertexts: tuple[Words, Words], right: Any) -> Multiply:
+def _by_shifts(plan: Plan, ciphertexts: tuple[Words, Words], right: Words | sp.csr_matrix) -> Multiply:
     """Multiply ciphertexts' coefficients [rows, inner, L, …] by a matrix of few entries."""
     (_, b, c), (rows, _, _), places = plan.block, plan.grid, plan.places
     ring, shape = plan.scheme.ring, (plan.scheme.primes, plan.scheme.degree)
-    entries = right if sp.issparse(right) else sp.csr_matrix(right.T.view(np.int64))
+    entries: sp.csr_matrix = sp.csr_matrix(right.T.view(np.int64)) if isinstance(right, np.ndarray) else right
     at = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
     blocks, shifts = entries.indices // b, at % c * b + entries.indices % b
     factors, quotients = ring.factors(entries.data.view(np.uint64))
@@ -220,11 +235,12 @@ def _by_shifts(plan: Plan, ciphertexts: tuple[Words, Words], right: Any) -> Mult
     return multiply
 
 
-def _transformed(ring: Ring, values: Words) -> Words:
-    """Transform polynomials whose first coefficients are ``values`` [count, n], in two's complement."""
-    whole = np.zeros((len(values), len(ring.primes), ring.degree), np.uint64)
-    whole[:, :, : values.shape[1]] = ring.residues(values)
-    return ring.transform(whole, values.shape[1])
+def _transform(ring: Ring, values: Words, out: Words) -> Words:
+    """Transform polynomials whose first coefficients are ``values`` [count, n], in two's complement, into ``out``."""
+    span = 1 << (values.shape[1] - 1).bit_length()
+    out[:, :, :span] = 0
+    out[:, :, : values.shape[1]] = ring.residues(values)
+    return ring.transform(out, span)
 
 
 def _blocks(matrix: Words, block: tuple[int, int], grid: tuple[int, int]) -> Words:

@@ -16,15 +16,17 @@ owner's e1 drowned below). The first part follows from it, from s, and from Σ w
     Σ w·(e + ε) + u·e' + e1·s + f,   |ε| ≤ 1/2 from rounding
 
 of which f is drawn from a range 2^40 times as wide as all else: the statistical distance to f alone is below 2^-40 a
-coefficient. So what the owner gets can be simulated from its uniform share. **What the other party learns**: nothing,
-as (c0, c1) is uniform to whoever does not know s.
+coefficient. So what the owner gets can be simulated from its uniform share. Distances add up: with a job of 2^25
+coefficients, the probability that the noise of any shows is bounded by 2^-15, and a coefficient shows one inequality.
+
+**What the other party learns.** Nothing, as (c0, c1) is uniform to whoever does not know s (ring-LWE again).
 
 **Bounds.** With Hoeffding's bound for sums of centred binomial numbers, |Σ w·e| ≤ T·√(10.5·Σw²) except with probability
 2·exp(−T²/2) = 2^-71 for T = 10; likewise u·e' and e1·s, each of at most N summands of weight one. Σ w·ε is at most
 Σ|w|/2. Their sum B fixes the flood, 2^F ≥ 2^40·B, and the modulus, q/t ≥ 4·2^F. Rounding to 2^b moves the result by
-at most T·√(N/4) + 1 units of 2^-b·t, which b keeps below an eighth. The whole is below 1/4 + 1/8 + 2^-41 < 1/2, so
-that a result is wrong only if a bound on the noise of rounding fails: 2^-71 a coefficient, below 2^-40 for a job of
-2^31 coefficients.
+at most T·√(N/4) + 1 units of 2^-b·t, which b keeps below 2/9. The whole is below 1/4 + 2/9 + 2^-41 < 1/2, so that a
+result is wrong only if a bound on the noise of rounding fails: 2^-71 a coefficient, below 2^-40 for a job of 2^31
+coefficients.
 
 **Security.** N = 4096 with q ≤ 2^109 or N = 8192 with q ≤ 2^218: 128 bits against classical attacks by the table of
 the Homomorphic Encryption Standard (2018) for ternary keys and errors of deviation 3.2. Parties are semi-honest: the
@@ -47,6 +49,7 @@ from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.mpc.pair import ntt
 from veilgraph.mpc.pair.ntt import Words
+from veilgraph.mpc.pair.packing import pack, packed_words, unpack
 from veilgraph.mpc.pair.peer import Peer
 from veilgraph.mpc.pair.polynomials import Ring, primes_below, ring, words
 
@@ -57,8 +60,6 @@ FLOOD_BITS: Final = 40
 VARIANCE: Final = 10.5
 TAIL: Final = 10.0
 """T: deviations of a sum of noise that are exceeded with probability 2·exp(−T²/2) = 2^-71."""
-AT_ONCE: Final = 32
-"""Polynomials that are computed at a time and go in one message."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Scheme:
     @cached_property
     def answer_bits(self) -> int:
         """b: answers are rounded to multiples of q/2^b."""
-        return ceil(log2(self.modulus) + log2(8 * (TAIL * sqrt(self.degree / 4) + 1)))
+        return ceil(log2(self.modulus) + log2(4.5 * (TAIL * sqrt(self.degree / 4) + 1)))
 
     @cached_property
     def small_ring(self) -> Ring:
@@ -96,7 +97,7 @@ class Scheme:
 
     def fresh_words(self, count: int, kept: int | None = None) -> int:
         """Words of a message of ``count`` ciphertexts of which ``kept`` coefficients are sent."""
-        return ntt.packed_words(count * self.primes * (self.degree if kept is None else kept), self.prime_bits)
+        return packed_words(count * self.primes * (self.degree if kept is None else kept), self.prime_bits)
 
     def answer_words(self, count: int, places: int) -> int:
         """Words of a message of ``count`` answers with so many wanted coefficients."""
@@ -107,19 +108,19 @@ class Scheme:
 def scheme(modulus: int, weight: float, squares: float) -> Scheme:
     """Choose the smallest scheme for messages modulo t.
 
-    ``weight``: bound of Σ|w| over the coefficients w that go into one result; ``squares``: bound of Σw².
+    ``weight``: bound of Σ|w| over all coefficients w of all polynomials that an answer sums up; ``squares``: of Σw².
     Raises ``ConfigError``: no degree that we offer is large enough.
     """
     for degree, most in MODULI.items():
         noise = TAIL * sqrt(VARIANCE) * (sqrt(squares) + 2 * sqrt(degree)) + weight / 2
         flood = FLOOD_BITS + ceil(log2(noise))
         needed = ceil(log2(modulus)) + flood + 2
-        if needed <= most:
-            primes = -(-needed // ntt.PRIME_BITS)
-            return Scheme(degree, modulus, -(-needed // primes), primes, flood)
-    raise ConfigError(
-        f"a product needs a modulus of {needed} bits, above the {most} that are secure; compute it in smaller parts"
-    )
+        primes = -(-needed // ntt.PRIME_BITS)
+        prime_bits = -(-needed // primes)
+        if primes * prime_bits <= most:
+            return Scheme(degree, modulus, prime_bits, primes, flood)
+    words = f"a product needs a modulus of {primes * prime_bits} bits, above the {most} that are secure"
+    raise ConfigError(f"{words}; compute it in smaller parts")
 
 
 class Owner:
@@ -152,20 +153,23 @@ class Owner:
 
     def send(self, peer: Peer, first: Words) -> None:
         """Send c0 of ciphertexts."""
-        peer.tell(_as_message(ntt.pack(first, self.scheme.prime_bits)))
+        peer.tell(_as_message(pack(first, self.scheme.prime_bits)))
 
     def receive(self, peer: Peer, count: int, places: Words, modulus: int | None = None) -> Words:
         """Receive answers and decrypt what is at the places: [count, places] modulo t."""
         form, wanted = self.scheme, len(places)
         heard = peer.hear((form.answer_words(count, wanted),), torch.int64).numpy().view(np.uint64)
         size = _wide_words(count * form.degree, form.answer_bits)
-        second = [part.reshape(count, form.degree) for part in _unpack_wide(heard[:size], form, count * form.degree)]
-        first = [part.reshape(count, wanted) for part in _unpack_wide(heard[size:], form, count * wanted)]
+        second_hi, second_lo = _unpack_wide(heard[:size], form, (count, form.degree))
+        first_hi, first_lo = _unpack_wide(heard[size:], form, (count, wanted))
         small = form.small_ring
-        products = small.transform(small.wide_residues(second[0], second[1], signed=False))
+        products = small.transform(small.wide_residues(second_hi, second_lo, signed=False))
         key = np.ascontiguousarray(self._key[:, : len(small.primes)])
         products = small.untransform(small.multiply(products, key))[:, :, places.astype(np.int64)]
-        return ntt.messages(*small.integers(products), *first, form.answer_bits, _modulus_word(modulus or form.modulus))
+        hi, lo = small.integers(products)
+        return ntt.messages(
+            hi, lo, first_hi, first_lo, form.answer_bits, np.uint64((modulus or form.modulus) % (1 << 64))
+        )
 
 
 class Responder:
@@ -183,7 +187,7 @@ class Responder:
         form = self.scheme
         shape = (count, form.primes, form.degree if kept is None else kept)
         heard = peer.hear((form.fresh_words(count, shape[2]),), torch.int64).numpy().view(np.uint64)
-        first = ntt.unpack(heard, form.prime_bits, prod(shape)).reshape(shape)
+        first = unpack(heard, form.prime_bits, prod(shape)).reshape(shape)
         if (first >= np.array(form.ring.primes, np.uint64)[:, None]).any():
             raise ProtocolError(
                 f"{peer.other} sent residues that are not below their prime; ask what it runs",
@@ -199,8 +203,7 @@ class Responder:
     def answer(
         self,
         peer: Peer,
-        first: Words,
-        second: Words,
+        sums: tuple[Words, Words],
         places: Words,
         shares: Words,
         *,
@@ -209,9 +212,10 @@ class Responder:
     ) -> None:
         """Send results at the places, less the shares [count, places] modulo t.
 
-        ``first`` and ``second``: Σ w·c0 and Σ w·c1 [count, L, N], transformed or else coefficients, and then ``first``
-        at the places only [count, L, places]. Both are overwritten.
+        ``sums``: Σ w·c0 and Σ w·c1 [count, L, N], transformed; or else coefficients, and then the first of them at the
+        places only [count, L, places]. Both are overwritten.
         """
+        first, second = sums
         polynomials, at = self.scheme.ring, places.astype(np.int64)
         once = polynomials.transform(polynomials.ternary(self._own, len(second)))
         zeros = [polynomials.multiply(once, part) for part in self._zero]
@@ -233,32 +237,29 @@ class Responder:
         """Residues of uniform integers in ±2^F."""
         bits, polynomials = self.scheme.flood_bits, self.scheme.ring
         upper = (self.draw(*shape).view(np.int64) >> (63 - bits % 64)).view(np.uint64)
-        if bits < 64:  # noqa: PLR2004
+        if bits < 64:
             return polynomials.residues(upper)
         return polynomials.wide_residues(upper, self.draw(*shape), signed=True)
 
 
-def _modulus_word(modulus: int) -> np.uint64:
-    return np.uint64(modulus % (1 << 64))
-
-
 def _wide_words(count: int, bits: int) -> int:
-    return ntt.packed_words(count, min(bits, 64)) + ntt.packed_words(count, max(bits - 64, 0))
+    return packed_words(count, min(bits, 64)) + packed_words(count, max(bits - 64, 0))
 
 
 def _pack_wide(hi: Words, lo: Words, bits: int) -> Words:
     """Pack integers of word pairs: their low words, then what is above."""
-    low = ntt.pack(lo, min(bits, 64))
-    return low if bits <= 64 else np.concatenate([low, ntt.pack(hi, bits - 64)])  # noqa: PLR2004
+    low = pack(lo, min(bits, 64))
+    return low if bits <= 64 else np.concatenate([low, pack(hi, bits - 64)])
 
 
-def _unpack_wide(heard: Words, form: Scheme, count: int) -> tuple[Words, Words]:
+def _unpack_wide(heard: Words, form: Scheme, shape: tuple[int, int]) -> tuple[Words, Words]:
     """Undo ``_pack_wide``: high and low words."""
-    bits = form.answer_bits
-    low = ntt.unpack(heard, min(bits, 64), count)
-    if bits <= 64:  # noqa: PLR2004
-        return np.zeros_like(low), low
-    return ntt.unpack(heard[ntt.packed_words(count, 64) :], bits - 64, count), low
+    bits, count = form.answer_bits, prod(shape)
+    low = unpack(heard, min(bits, 64), count)
+    above = np.zeros_like(low)
+    if bits > 64:
+        above = unpack(heard[packed_words(count, 64) :], bits - 64, count)
+    return above.reshape(shape), low.reshape(shape)
 
 
 def _as_message(packed: Words) -> Tensor:

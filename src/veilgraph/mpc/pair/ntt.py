@@ -17,9 +17,16 @@ from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+
+from veilgraph.core.errors import ConfigError
+
+try:
+    from llvmlite import ir
+    from numba import njit, types
+    from numba.extending import intrinsic
+except ImportError as error:
+    words = "products without a dealer need numba, which is not installed; pip install numba"
+    raise ConfigError(words, code="numba-library") from error
 
 Words = npt.NDArray[np.uint64]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -44,54 +51,57 @@ P, W64, W64_Q, W1_Q, INV_N, INV_N_Q, MASK = range(7)
 
 
 def kernel(function: Function) -> Function:
-    """Compile at first use, without the interpreter's lock; compiled code is kept beside the source."""
-    return cast(Function, njit(nogil=True, cache=True)(function))
+    """Compile at first use, without the interpreter's lock; what is compiled is kept where numba finds room for it."""
+    try:
+        return cast(Function, njit(nogil=True, cache=True)(function))
+    except RuntimeError:  # neither the package's folder nor the user's cache can be written: compile each time
+        return cast(Function, njit(nogil=True)(function))
 
 
 def _inline(function: Function) -> Function:
     return cast(Function, njit(inline="always")(function))
 
 
-def _intrinsic(function: Function) -> Function:
-    return cast(Function, intrinsic(function))
+Lowered = tuple[object, Callable[..., object]]
+"""What numba takes for an intrinsic: its signature, and a function that builds its instructions."""
 
 
-@_intrinsic
-def high(_context: Any, _left: Any, _right: Any = None) -> Any:
-    """The high word of the product of two words."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+def _build_high(_context: object, _left: object, _right: object) -> Lowered:
+    def generate(_context: object, builder: ir.IRBuilder, _signature: object, words: list[ir.Value]) -> ir.Value:
         wide = ir.IntType(2 * _WORD)
-        product = builder.mul(builder.zext(arguments[0], wide), builder.zext(arguments[1], wide))
+        product = builder.mul(builder.zext(words[0], wide), builder.zext(words[1], wide))
         return builder.trunc(builder.lshr(product, ir.Constant(wide, _WORD)), ir.IntType(_WORD))
 
     return types.uint64(types.uint64, types.uint64), generate
 
 
-@_intrinsic
-def _ones(_context: Any, _word: Any) -> Any:
-    """How many bits of a word are set."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.ctpop(arguments[0])
+def _build_ones(_context: object, _word: object) -> Lowered:
+    def generate(_context: object, builder: ir.IRBuilder, _signature: object, words: list[ir.Value]) -> ir.Value:
+        return builder.ctpop(words[0])
 
     return types.uint64(types.uint64), generate
 
 
+high: Final = cast(Callable[[np.uint64, np.uint64], np.uint64], intrinsic(_build_high))
+"""The high word of the product of two words."""
+_ones: Final = cast(Callable[[np.uint64], np.uint64], intrinsic(_build_ones))
+"""How many bits of a word are set."""
+
+
 @_inline
-def by_constant(a: Any, w: Any, wq: Any, p: Any) -> Any:
+def by_constant(a: np.uint64, w: np.uint64, wq: np.uint64, p: np.uint64) -> np.uint64:
     """a·w mod p, or p more: any word a, w < p, wq = ⌊2^64·w/p⌋ (Shoup)."""
     return a * w - high(a, wq) * p
 
 
 @_inline
-def below(a: Any, p: Any) -> Any:
-    """A word in [0, 2p) modulo p."""
+def below(a: np.uint64, p: np.uint64) -> np.uint64:
+    """Reduce a word in [0, 2p) modulo p."""
     return a - p if a >= p else a
 
 
 @_inline
-def reduced(hi: Any, lo: Any, c: Any) -> Any:
+def reduced(hi: np.uint64, lo: np.uint64, c: Words) -> np.uint64:
     """hi·2^64 + lo modulo the prime with the constants c."""
     p = c[P]
     x = by_constant(hi, c[W64], c[W64_Q], p) + by_constant(lo, _1, c[W1_Q], p)
@@ -99,7 +109,7 @@ def reduced(hi: Any, lo: Any, c: Any) -> Any:
 
 
 @_inline
-def _signed(word: Any, c: Any) -> Any:
+def _signed(word: np.uint64, c: Words) -> np.uint64:
     """A word, read in two's complement, modulo the prime with the constants c."""
     p = c[P]
     negative = word >= _HALF
@@ -109,6 +119,7 @@ def _signed(word: Any, c: Any) -> Any:
 
 @kernel
 def forward(a: Words, w: Words, wq: Words, c: Words, span: int) -> None:
+    """Transform [count, L, N] in place, by factors in bit-reversed order; coefficients from ``span`` on are zero."""
     count, primes, n = a.shape
     for i in range(count):
         for k in range(primes):
@@ -136,6 +147,7 @@ def forward(a: Words, w: Words, wq: Words, c: Words, span: int) -> None:
 
 @kernel
 def inverse(a: Words, w: Words, wq: Words, c: Words) -> None:
+    """Undo ``forward`` in place."""
     count, primes, n = a.shape
     for i in range(count):
         for k in range(primes):
@@ -160,6 +172,7 @@ def inverse(a: Words, w: Words, wq: Words, c: Words) -> None:
 
 @kernel
 def multiply(a: Words, b: Words, c: Words) -> Words:
+    """Multiply residues one by one; b may have one polynomial for all of a."""
     out = np.empty_like(a)
     for i in range(a.shape[0]):
         for k in range(a.shape[1]):
@@ -171,6 +184,7 @@ def multiply(a: Words, b: Words, c: Words) -> Words:
 
 @kernel
 def add(a: Words, b: Words, c: Words) -> None:
+    """Add b to a in place."""
     for i in range(a.shape[0]):
         for k in range(a.shape[1]):
             for j in range(a.shape[2]):
@@ -179,6 +193,7 @@ def add(a: Words, b: Words, c: Words) -> None:
 
 @kernel
 def subtract(a: Words, b: Words, c: Words) -> None:
+    """Subtract b from a in place."""
     for i in range(a.shape[0]):
         for k in range(a.shape[1]):
             for j in range(a.shape[2]):
@@ -187,6 +202,7 @@ def subtract(a: Words, b: Words, c: Words) -> None:
 
 @kernel
 def uniform(words: Words, c: Words, n: int) -> Words:
+    """Uniform residues from words [count, L·N + SPARE]."""
     count, primes = words.shape[0], c.shape[0]
     out = np.empty((count, primes, n), np.uint64)
     for i in range(count):
@@ -203,6 +219,7 @@ def uniform(words: Words, c: Words, n: int) -> Words:
 
 @kernel
 def ternary(words: Words, c: Words) -> Words:
+    """Residues of −1, 0 or 1 from words [count, N]."""
     out = np.empty((words.shape[0], c.shape[0], words.shape[1]), np.uint64)
     for i in range(words.shape[0]):
         for k in range(c.shape[0]):
@@ -213,6 +230,7 @@ def ternary(words: Words, c: Words) -> Words:
 
 @kernel
 def noise(words: Words, c: Words) -> Words:
+    """Residues of centred binomial numbers, 21 coins less 21 others, from words [count, N]."""
     out = np.empty((words.shape[0], c.shape[0], words.shape[1]), np.uint64)
     for i in range(words.shape[0]):
         for j in range(words.shape[1]):
@@ -225,6 +243,7 @@ def noise(words: Words, c: Words) -> Words:
 
 @kernel
 def residues(words: Words, c: Words) -> Words:
+    """Residues [count, L, n] of words [count, n] in two's complement."""
     out = np.empty((words.shape[0], c.shape[0], words.shape[1]), np.uint64)
     for i in range(words.shape[0]):
         for k in range(c.shape[0]):
@@ -235,6 +254,7 @@ def residues(words: Words, c: Words) -> Words:
 
 @kernel
 def wide_residues(hi: Words, lo: Words, c: Words, signed: bool) -> Words:
+    """Residues [count, L, n] of hi·2^64 + lo, read in two's complement if ``signed``."""
     out = np.empty((hi.shape[0], c.shape[0], hi.shape[1]), np.uint64)
     for i in range(hi.shape[0]):
         for k in range(c.shape[0]):
@@ -249,6 +269,7 @@ def wide_residues(hi: Words, lo: Words, c: Words, signed: bool) -> Words:
 
 @kernel
 def by_constants(a: Words, w: Words, wq: Words, c: Words) -> None:
+    """Multiply a in place by one w for each prime."""
     for i in range(a.shape[0]):
         for k in range(a.shape[1]):
             for j in range(a.shape[2]):
@@ -259,8 +280,8 @@ def by_constants(a: Words, w: Words, wq: Words, c: Words) -> None:
 def fractions(a: Words, inverse: Words, half: int) -> tuple[Words, Words]:
     """Σ_k a_k/p_k modulo 1, plus 2^(half − 128), as two words; inverse [L, 3]: ⌊2^192/p⌋, its high word first."""
     hi, lo = np.empty((a.shape[0], a.shape[2]), np.uint64), np.empty((a.shape[0], a.shape[2]), np.uint64)
-    first = _1 << np.uint64(half - 64) if half >= 64 else _0  # noqa: PLR2004
-    second = _1 << np.uint64(half) if half < 64 else _0  # noqa: PLR2004
+    first = _1 << np.uint64(half - 64) if half >= 64 else _0
+    second = _1 << np.uint64(half) if half < 64 else _0
     for i in range(a.shape[0]):
         for j in range(a.shape[2]):
             x1, x0 = first, second
@@ -277,7 +298,7 @@ def fractions(a: Words, inverse: Words, half: int) -> tuple[Words, Words]:
 @kernel
 def shifted(hi: Words, lo: Words, by: int) -> tuple[Words, Words]:
     """(hi·2^64 + lo) >> by, for 0 < by < 128."""
-    if by >= 64:  # noqa: PLR2004
+    if by >= 64:
         return np.zeros_like(hi), hi >> np.uint64(by - 64)
     return hi >> np.uint64(by), (lo >> np.uint64(by)) | (hi << np.uint64(64 - by))
 
@@ -313,7 +334,7 @@ def messages(hi: Words, lo: Words, hi_too: Words, lo_too: Words, bits: int, modu
         for j in range(hi.shape[1]):
             x0 = lo[i, j] + lo_too[i, j]
             x1 = hi[i, j] + hi_too[i, j] + (_1 if x0 < lo[i, j] else _0)
-            if up >= 64:  # noqa: PLR2004
+            if up >= 64:
                 x1, x0 = x0 << np.uint64(up - 64), _0
             else:
                 x1, x0 = (x1 << np.uint64(up)) | (x0 >> np.uint64(64 - up)), x0 << np.uint64(up)
@@ -332,29 +353,38 @@ def messages(hi: Words, lo: Words, hi_too: Words, lo_too: Words, bits: int, modu
 def accumulate(sums: Words, polynomials: Words, plain: Words, c: Words) -> None:
     """sums[j, i] += Σ_k polynomials[i, k]·plain[j, k], all transformed, over at most ``TERMS`` k.
 
-    sums [J, I, L, N], polynomials [I, K, L, N], plain [J, K, L, N]. Columns of ``_TILE`` points stay in the cache.
+    sums [J, I, L, N], polynomials [I, K, L, N], plain [J, K, L, N].
     """
     columns, terms = plain.shape[0], plain.shape[1]
-    hi, lo = np.empty((columns, _TILE), np.uint64), np.empty((columns, _TILE), np.uint64)
+    hi, lo = np.empty(_TILE, np.uint64), np.empty(_TILE, np.uint64)
     for i in range(polynomials.shape[0]):
         for k in range(sums.shape[2]):
             for start in range(0, sums.shape[3], _TILE):
-                hi[:] = _0
-                lo[:] = _0
-                for term in range(terms):
-                    x = polynomials[i, term, k, start : start + _TILE]
-                    for j in range(columns):
-                        y = plain[j, term, k, start : start + _TILE]
-                        to_hi, to_lo = hi[j], lo[j]
-                        for point in range(_TILE):
-                            product = x[point] * y[point]
-                            total = to_lo[point] + product
-                            to_lo[point] = total
-                            to_hi[point] += high(x[point], y[point]) + (_1 if total < product else _0)
                 for j in range(columns):
+                    hi[:] = _0
+                    lo[:] = _0
+                    for term in range(0, terms - 1, 2):  # two at a time, as both sums are read and written for each
+                        x, y = polynomials[i, term, k, start : start + _TILE], plain[j, term, k, start : start + _TILE]
+                        u = polynomials[i, term + 1, k, start : start + _TILE]
+                        v = plain[j, term + 1, k, start : start + _TILE]
+                        for point in range(_TILE):
+                            one, other = x[point] * y[point], u[point] * v[point]
+                            above = high(x[point], y[point]) + high(u[point], v[point])
+                            both = one + other
+                            total = lo[point] + both
+                            lo[point] = total
+                            hi[point] += above + (_1 if both < other else _0) + (_1 if total < both else _0)
+                    if terms % 2:
+                        x = polynomials[i, terms - 1, k, start : start + _TILE]
+                        y = plain[j, terms - 1, k, start : start + _TILE]
+                        for point in range(_TILE):
+                            one = x[point] * y[point]
+                            total = lo[point] + one
+                            lo[point] = total
+                            hi[point] += high(x[point], y[point]) + (_1 if total < one else _0)
                     out = sums[j, i, k, start : start + _TILE]
                     for point in range(_TILE):
-                        out[point] = below(out[point] + reduced(hi[j, point], lo[j, point], c[k]), c[k, P])
+                        out[point] = below(out[point] + reduced(hi[point], lo[point], c[k]), c[k, P])
 
 
 @kernel
@@ -400,42 +430,3 @@ def add_shifted(
                 out[j] = below(out[j], p)
             for j in range(places.size):
                 out_first[j] = below(out_first[j], p)
-
-
-@kernel
-def _pack(values: Words, bits: int) -> Words:
-    out = np.zeros((values.size * bits + 63) // 64, np.uint64)
-    for i in range(values.size):
-        place, offset = (i * bits) // 64, (i * bits) % 64
-        out[place] |= values[i] << np.uint64(offset)
-        if offset + bits > 64:  # noqa: PLR2004
-            out[place + 1] |= values[i] >> np.uint64(64 - offset)
-    return out
-
-
-@kernel
-def _unpack(words: Words, bits: int, count: int) -> Words:
-    out = np.empty(count, np.uint64)
-    mask = ~_0 >> np.uint64(64 - bits)
-    for i in range(count):
-        place, offset = (i * bits) // 64, (i * bits) % 64
-        value = words[place] >> np.uint64(offset)
-        if offset + bits > 64:  # noqa: PLR2004
-            value |= words[place + 1] << np.uint64(64 - offset)
-        out[i] = value & mask
-    return out
-
-
-def packed_words(count: int, bits: int) -> int:
-    """How many words ``pack`` makes of ``count`` values."""
-    return -(-count * bits // _WORD)
-
-
-def pack(values: Words, bits: int) -> Words:
-    """Values below 2^bits, one after the other, the lowest bits of a word first."""
-    return _pack(np.ascontiguousarray(values).reshape(-1), bits)
-
-
-def unpack(words: Words, bits: int, count: int) -> Words:
-    """Undo ``pack``: ``count`` values below 2^bits."""
-    return _unpack(words, bits, count)

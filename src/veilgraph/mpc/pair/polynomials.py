@@ -78,9 +78,8 @@ class Ring:
         return self._constants
 
     def transform(self, polynomials: Words, span: int | None = None) -> Words:
-        """Transform in place; coefficients from ``span`` on are zero."""
-        filled = self.degree if span is None else 1 << max(span - 1, 0).bit_length()
-        ntt.forward(polynomials, *self._forward, self._constants, min(filled, self.degree))
+        """Transform in place; coefficients from ``span``, a power of two, on are taken for zeros."""
+        ntt.forward(polynomials, *self._forward, self._constants, span or self.degree)
         return polynomials
 
     def untransform(self, polynomials: Words) -> Words:
@@ -157,7 +156,7 @@ class Ring:
         return _table([(1 << 192) // p >> shift & _LOW for shift in (128, 64, 0)] for p in self.primes)
 
     def _digits(self, values: Words) -> Words:
-        """y with Σ_k y_k·q/p_k ≡ x mod q, for x [count, L, n]."""
+        """Digits y with Σ_k y_k·q/p_k ≡ x mod q, for x [count, L, n]."""
         return self.by_constants(values.copy(), [pow(self.modulus // p, -1, p) for p in self.primes])
 
     def switched(self, values: Words, bits: int) -> tuple[Words, Words]:

@@ -1,8 +1,8 @@
 """Matrix products of two parties in Z_2^64, whose results they share: by ring-LWE, without a dealer.
 
 Both parties call a function together, each with what it has. Each gets a uniform additive share of the result and
-learns nothing else (``lattice`` says why, for semi-honest parties). ``blocks`` says how matrices are cut; here we choose
-the cut, and who encrypts, by the seconds of CPU and of a wire of 100 Mbit/s that they cost for public sizes.
+learns nothing else (``lattice`` says why, for semi-honest parties). ``blocks`` says how matrices are cut. Here we
+choose the cut, and who encrypts, by the seconds that CPU and a wire of 100 Mbit/s take for public sizes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.secrets import SecretSource
 from veilgraph.mpc.pair.blocks import Plan, Sizes, encrypt_matrix, multiply_matrix, plans
-from veilgraph.mpc.pair.lattice import Owner, Responder, scheme
+from veilgraph.mpc.pair.lattice import Owner, Responder
 from veilgraph.mpc.pair.ntt import Words
 from veilgraph.mpc.pair.peer import Peer
 
@@ -37,8 +37,8 @@ def plan_matmul(sizes: Sizes, bits: int) -> tuple[bool, Plan]:
     n, k, m = sizes
     candidates = []
     for left, turned, weight_bits in ((True, (n, k, m), min(bits, WORD_BITS - 1)), (False, (m, k, n), WORD_BITS - 1)):
-        form = scheme(1 << WORD_BITS, k * 2.0**weight_bits, k * 4.0**weight_bits)
-        candidates += [(left, plan) for plan in plans(turned, form, shifts=False)]
+        found = plans(turned, 1 << WORD_BITS, k * 2.0**weight_bits, k * 4.0**weight_bits, shifts=False)
+        candidates += [(left, plan) for plan in found]
     return min(candidates, key=lambda candidate: candidate[1].cost())
 
 
@@ -62,17 +62,18 @@ def matmul(
         bits: public; 64 if ``right`` is a mask.
 
     Raises:
+        ValueError: both matrices are given or none, or one of another shape.
         RangeOverflow: an entry of ``right`` is not below 2^bits.
 
     """
     n, k, m = sizes
-    _check_given({"left": (left, (n, k)), "right": (right, (k, m))})
+    own = _given({"left": (left, (n, k)), "right": (right, (k, m))}, sizes)
     if right is not None and bits < WORD_BITS and max(-int(right.min()), int(right.max())) >> bits:
         raise RangeOverflow(f"`right` has an entry that is not below 2^{bits} in magnitude; raise `bits`")
     encrypts_left, plan = plan_matmul(sizes, bits)
-    own = _words(left if right is None else right)
+    values = _words(own)
     encrypts = encrypts_left == (right is None)
-    share = _compute(peer, secrets, plan, own if encrypts_left else own.T, encrypts=encrypts)
+    share = _compute(peer, secrets, plan, values if encrypts_left else values.T, encrypts=encrypts)
     return _tensor(share if encrypts_left else share.T)
 
 
@@ -80,8 +81,7 @@ def matmul(
 def plan_hop(sizes: Sizes, ring: int) -> Plan:
     """Choose blocks for the transposed product, of which the mask is the left side."""
     n, k, m = sizes
-    form = scheme(1 << ring, 2.0**WEIGHT_BITS, 4.0**WEIGHT_BITS)
-    return min(plans((m, k, n), form, shifts=True), key=Plan.cost)
+    return min(plans((m, k, n), 1 << ring, 2.0**WEIGHT_BITS, 4.0**WEIGHT_BITS, shifts=True), key=Plan.cost)
 
 
 def hop_messages(sizes: Sizes, ring: int) -> Messages:
@@ -89,7 +89,9 @@ def hop_messages(sizes: Sizes, ring: int) -> Messages:
     return [(answering, encrypting) for encrypting, answering in plan_hop(sizes, ring).messages()]
 
 
-def hop(peer: Peer, secrets: SecretSource, adjacency: Any, mask: Tensor | None, sizes: Sizes, ring: int) -> Tensor:
+def hop(
+    peer: Peer, secrets: SecretSource, adjacency: sp.spmatrix | None, mask: Tensor | None, sizes: Sizes, ring: int
+) -> Tensor:
     """Return this party's share of adjacency @ mask modulo 2^ring: [n, m] of the mask's dtype.
 
     Work is in proportion to the entries of the adjacency, and their number does not show in what is sent. Several masks
@@ -104,44 +106,56 @@ def hop(peer: Peer, secrets: SecretSource, adjacency: Any, mask: Tensor | None, 
         ring: 32 or 64.
 
     Raises:
+        ValueError: both matrices are given or none, or one of another shape or dtype.
         RangeOverflow: the entries of a row of ``adjacency`` sum up to more than 2^16 in magnitude.
 
     """
     n, k, m = sizes
-    _check_given({"adjacency": (adjacency, (n, k)), "mask": (mask, (k, m))})
-    plan = plan_hop(sizes, ring)
+    given = _given({"adjacency": (adjacency, (n, k)), "mask": (mask, (k, m))}, sizes)
     if mask is None:
-        own: Any = sp.csr_matrix(adjacency, dtype=np.int64)
-        largest = int(abs(own).sum(axis=1).max())
-        if largest > 1 << WEIGHT_BITS:
-            words = f"a row of `adjacency` sums up to {largest} in magnitude, above {1 << WEIGHT_BITS}"
-            raise RangeOverflow(f"{words}; cap the edges of a node, or their weights")
+        own = _checked_weights(given)
+    elif mask.dtype != _DTYPES[ring]:
+        raise ValueError(f"`mask` is {mask.dtype}, but the ring of {ring} bits takes {_DTYPES[ring]}")
     else:
         own = _words(mask.to(torch.int64)).T & np.uint64((1 << ring) - 1)
+    plan = plan_hop(sizes, ring)
     return _tensor(_compute(peer, secrets, plan, own, encrypts=mask is not None).T).to(_DTYPES[ring])
 
 
-def _compute(peer: Peer, secrets: SecretSource, plan: Plan, own: Any, *, encrypts: bool) -> Words:
+def _checked_weights(adjacency: sp.spmatrix) -> sp.csr_matrix:
+    """Refuse what the bound on the noise does not cover; the check is in float64, which does not wrap around."""
+    if adjacency.dtype.kind not in "biu":
+        raise ValueError(f"`adjacency` is of {adjacency.dtype}; give whole numbers as integers")
+    largest = abs(sp.csr_matrix(adjacency, dtype=np.float64)).sum(axis=1).max()
+    if largest > 1 << WEIGHT_BITS:
+        words = f"a row of `adjacency` sums up to {largest:.0f} in magnitude, above {1 << WEIGHT_BITS}"
+        raise RangeOverflow(f"{words}; cap the edges of a node, or their weights")
+    return sp.csr_matrix(adjacency, dtype=np.int64)
+
+
+def _compute(peer: Peer, secrets: SecretSource, plan: Plan, own: Words | sp.csr_matrix, *, encrypts: bool) -> Words:
     """This party's share [n, m] of a planned product; ``own``: the left matrix if it encrypts, else the right one."""
     if encrypts:
         return encrypt_matrix(peer, Owner(plan.scheme, secrets), plan, own)
     return multiply_matrix(peer, Responder(plan.scheme, secrets, peer), plan, own)
 
 
-def _check_given(matrices: dict[str, tuple[Any, tuple[int, int]]]) -> None:
-    """Refuse a call with both matrices, with none, or with one of another shape."""
-    given = [name for name, (matrix, _) in matrices.items() if matrix is not None]
-    if len(given) != 1:
+def _given(matrices: dict[str, tuple[Any, tuple[int, int]]], sizes: Sizes) -> Any:  # noqa: ANN401
+    """The one matrix that this party has; refuse both, none, one of another shape, and sizes of zero."""
+    if min(sizes) < 1:
+        raise ValueError(f"`sizes` is {sizes}; a product has at least one row, one column and one inner place")
+    names = [name for name, (matrix, _) in matrices.items() if matrix is not None]
+    if len(names) != 1:
         raise ValueError(f"a party gives one of {', '.join(matrices)}, and None for what the other party has")
-    matrix, shape = matrices[given[0]]
+    matrix, shape = matrices[names[0]]
     if tuple(matrix.shape) != shape:
-        raise ValueError(f"`{given[0]}` has the shape {tuple(matrix.shape)}, but `sizes` says {shape}")
+        raise ValueError(f"`{names[0]}` has the shape {tuple(matrix.shape)}, but `sizes` says {shape}")
+    return matrix
 
 
-def _words(values: Any) -> Words:
+def _words(values: Tensor) -> Words:
     """An int64 tensor's numbers as words."""
-    words: Words = values.numpy().view(np.uint64)
-    return words
+    return values.numpy().view(np.uint64)
 
 
 def _tensor(share: Words) -> Tensor:
