@@ -67,10 +67,17 @@ class IdealEnd:
         return self._ask("inner", own, lambda one, other: (one * other).sum(0))
 
     def hop(
-        self, matrix: sp.csr_array | None, rows: Tensor | None, shape: tuple[int, int], columns: int, ring: int
+        self,
+        matrix: sp.csr_array | None,
+        rows: Tensor | None,
+        shape: tuple[int, int],
+        columns: int,
+        ring: int,
+        bits: int,
     ) -> Tensor:
         assert (matrix is None) != (rows is None)
         assert matrix is None or matrix.shape == shape
+        assert matrix is None or not matrix.nnz or abs(matrix).sum(1).max() <= 1 << bits
         assert rows is None or tuple(rows.shape) == (shape[1], columns)
 
         def multiply(*pairs: tuple[sp.csr_array | None, Tensor | None]) -> Tensor:

@@ -22,7 +22,6 @@ from typing import Final
 import numpy as np
 import scipy.sparse as sp
 
-from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.mpc.pair import ntt
 from veilgraph.mpc.pair.lattice import MODULI, Owner, Responder, Scheme, scheme
 from veilgraph.mpc.pair.ntt import Words
@@ -85,8 +84,7 @@ class Plan:
         fresh = [self.scheme.fresh_words(len(part), self.kept) for part in parts(rows * inner, FRESH_AT_ONCE)]
         wanted = self.block[0] * self.block[2]
         answers = [self.scheme.answer_words(rows * len(part), wanted) for part in parts(columns, COLUMNS_AT_ONCE)]
-        sent = [SEED_BYTES, *(8 * size for size in [self.scheme.fresh_words(1), *fresh])]
-        return [(size, 0) for size in sent] + [(0, 8 * size) for size in answers]
+        return [(8 * size, 0) for size in fresh] + [(0, 8 * size) for size in answers]
 
     def cost(self) -> float:
         """Seconds: of both parties' CPU, save for the entries of a sparse matrix, and of the bytes on the wire."""
@@ -143,7 +141,6 @@ def encrypt_matrix(peer: Peer, owner: Owner, plan: Plan, left: Words) -> Words:
     """Do the encrypting party's part with the left matrix [n, k] modulo t, and return its share [n, m]."""
     (a, b, c), (rows, inner, columns) = plan.block, plan.grid
     blocks = _blocks(left, (a, b), (rows, inner)).reshape(rows * inner, a, b)
-    owner.begin(peer)
     for part in parts(len(blocks), FRESH_AT_ONCE):
         polynomials = np.zeros((len(part), plan.scheme.degree), np.uint64)
         polynomials[:, : a * b * c].reshape(len(part), a, c, b)[:, :, 0] = blocks[part.start : part.stop, :, ::-1]

@@ -1,128 +1,181 @@
-"""Products of two parties' numbers entry by entry, whose results they share: by ring-LWE, without a dealer.
+"""Sums of products of two parties' numbers, entry by entry, whose results they share: by ring-LWE, without a dealer.
 
 Modulo a prime t ≡ 1 mod 2N a polynomial stands for N slots, its values at the roots of x^N + 1, and a product of
-polynomials for the products of their slots (Smart and Vercauteren, 2014). The leader encrypts its l and r in slots, and
-the other party answers with V − Z for V = l0·r1 + l1·r0. Three primes t hold that integer exactly: |V| ≤ 2^127, and Z,
-the other party's share, is uniform in ±2^169, which hides V up to a statistical distance of 2^-42. Both shares are
-taken modulo 2^64 at the end.
+polynomials for the products of their slots (Smart and Vercauteren, 2014). One party encrypts its x_j in slots, and the
+other one answers with V − Z for V = Σ_j x_j·y_j, of at most 2^8 terms. Where entries are fewer than slots, several j lie
+side by side in a polynomial, and parties add their shares of these at home.
+
+Primes t of 60 bits hold that integer exactly: three for numbers of 64 bits, |V| ≤ 2^134, two for 32 bits, |V| ≤ 2^70.
+Z, the answering party's share, is uniform in ±2^178 or ±2^118: it hides V up to a statistical distance of 2^-44. Both
+shares are taken modulo 2^64 at the end.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.mpc.pair.blocks import parts
-from veilgraph.mpc.pair.lattice import Owner, Responder, Scheme, scheme
+from veilgraph.mpc.pair.lattice import Keys, Owner, Responder, Scheme, scheme
 from veilgraph.mpc.pair.ntt import Words
 from veilgraph.mpc.pair.peer import Peer
 from veilgraph.mpc.pair.polynomials import Ring, primes_below
-from veilgraph.mpc.pair.products import Messages
 
-_DEGREE: Final = 8192
-_PRIME_BITS: Final = 57
-_SLOTS: Final = Ring(_DEGREE, primes_below(_PRIME_BITS, 6, _DEGREE)[3:])  # the first three are the scheme's own
-_MASK_SHIFT: Final = 64 - (170 - 128)
-_AT_ONCE: Final = 4
-_PLACES: Final = np.arange(_DEGREE, dtype=np.uint64)
-
-
-def entries_scheme() -> Scheme:
-    """The scheme for two products of a message and a polynomial with coefficients up to t/2."""
-    half = 2.0 ** (_PRIME_BITS - 1)
-    return scheme(_SLOTS.primes[0], 2 * _DEGREE * half, 2 * _DEGREE * half * half)
+DEGREE: Final = 8192
+PRIME_BITS: Final = 60
+MOST_TERMS: Final = 1 << 8
+NARROW_BITS: Final = 32
+_PRIMES: Final = {32: 2, 64: 3}
+_MASK_BITS: Final = 2  # of the primes' product that Z leaves free
+_AT_ONCE: Final = 8  # polynomials of each prime in a message
+_PLACES: Final = np.arange(DEGREE, dtype=np.uint64)
 
 
-def elementwise_messages(entries: int, *, crossed: bool = True) -> Messages:
-    """Bytes that the leader and the other party send in ``elementwise`` of so many entries, message by message.
+@dataclass(frozen=True)
+class Plan:
+    """How J terms of n entries lie in polynomials: ``beside`` terms side by side, and ``rows`` of them, that are added.
 
-    ``crossed``: each party has an l and an r.
+    ``bits``: 32 or 64, of the numbers.
     """
-    form, groups = entries_scheme(), parts(-(-entries // _DEGREE), _AT_ONCE)
-    if not entries:
-        return []
-    sides = 2 if crossed else 1
-    fresh = [SEED_BYTES, 8 * form.fresh_words(1)]
-    fresh += [8 * form.fresh_words(sides * len(group)) for group in groups for _ in _SLOTS.primes]
-    answers = [8 * form.answer_words(len(group), _DEGREE) for group in groups for _ in _SLOTS.primes]
-    return [(size, 0) for size in fresh] + [(0, size) for size in answers]
+
+    terms: int
+    entries: int
+    bits: int
+
+    @property
+    def beside(self) -> int:
+        """How many terms lie side by side."""
+        return min(self.terms, max(1, DEGREE // self.entries))
+
+    @property
+    def rows(self) -> int:
+        """How many polynomials are added for one answer."""
+        return -(-self.terms // self.beside)
+
+    @property
+    def answers(self) -> int:
+        """How many polynomials hold the entries of a row."""
+        return -(-self.beside * self.entries // DEGREE)
+
+    @property
+    def groups(self) -> list[range]:
+        """Answers of which each message's encryptions are, of one prime."""
+        return parts(self.answers, max(1, _AT_ONCE // self.rows))
+
+    @property
+    def scheme(self) -> Scheme:
+        """The scheme of sums of messages times polynomials with coefficients up to t/2."""
+        return _scheme(1 << (self.rows - 1).bit_length())
+
+    def messages(self) -> list[tuple[int, int]]:
+        """Bytes that the encrypting and the answering party send, message by message."""
+        primes = range(_PRIMES[self.bits])
+        fresh = [8 * self.scheme.fresh_words(self.rows * len(group)) for group in self.groups for _ in primes]
+        answers = [8 * self.scheme.answer_words(len(group), DEGREE) for group in self.groups for _ in primes]
+        return [(size, 0) for size in fresh] + [(0, size) for size in answers]
+
+    def slots(self, own: Tensor) -> Words:
+        """Lay [J, n] numbers out in slots: [answers, rows, N]."""
+        laid = np.zeros((self.rows, self.answers * DEGREE), np.uint64)
+        padded = np.zeros((self.rows * self.beside, self.entries), np.uint64)
+        padded[: self.terms] = own.contiguous().numpy().view(np.uint64)
+        laid[:, : self.beside * self.entries] = padded.reshape(self.rows, -1)
+        return np.ascontiguousarray(laid.reshape(self.rows, self.answers, DEGREE).transpose(1, 0, 2))
+
+    def added(self, share: Words) -> Tensor:
+        """Add what lies side by side in a share [answers, N]: int64 [n]."""
+        terms = share.reshape(-1)[: self.beside * self.entries].reshape(self.beside, self.entries)
+        return torch.from_numpy(terms.sum(0, dtype=np.uint64).view(np.int64))
 
 
-def elementwise(peer: Peer, secrets: SecretSource, left: Tensor | None, right: Tensor | None) -> Tensor:
-    """Return this party's share of l0·r1 + l1·r0 modulo 2^64, int64 of the shape of l and r.
+def plan_of(terms: int, entries: int, bits: int) -> Plan:
+    """Plan a sum of so many terms; ``ValueError``: of none, or of more than ``MOST_TERMS``."""
+    if not (1 <= terms <= MOST_TERMS and entries):
+        raise ValueError(f"[{terms}, {entries}] numbers: give 1 to {MOST_TERMS} terms of one entry or more")
+    return Plan(terms, entries, NARROW_BITS if bits <= NARROW_BITS else 64)
 
-    If one party has only an l and the other only an r, the share is one of their product, for less.
+
+def inner(keys: Keys, own: Tensor, bits: int = 64, *, encrypts: bool) -> Tensor:
+    """Return this party's share of Σ_j x_j·y_j modulo 2^64: int64 [n].
 
     Args:
-        peer: the other party.
-        secrets: source of secret bytes.
-        left: l of this party, int64 of any shape; None if it has none.
-        right: r of this party, int64 of the same shape; None if it has none.
+        keys: of this party's session with the other one.
+        own: its x or y, int64 [J, n], J at most ``MOST_TERMS``.
+        bits: public; all numbers are below 2^(bits − 1) in magnitude.
+        encrypts: whether this party encrypts, and the other one answers.
 
     """
-    own = [tensor for tensor in (left, right) if tensor is not None]
-    if not own or own[0].shape != own[-1].shape:
-        shapes = [tuple(tensor.shape) for tensor in own]
-        raise ValueError(f"`left` and `right` have the shapes {shapes}; give one of them, or both of one shape")
-    entries = own[0].numel()
-    if not entries:
-        return torch.zeros_like(own[0])
-    count = -(-entries // _DEGREE)
-    sides = np.zeros((len(own), count * _DEGREE), np.uint64)
-    for side, tensor in zip(sides, own, strict=True):
-        side[:entries] = tensor.reshape(-1).numpy().view(np.uint64)
-    slots = np.ascontiguousarray(sides.reshape(len(own), count, _DEGREE).transpose(1, 0, 2))
-    share = _encrypt(peer, Owner(entries_scheme(), secrets), slots) if peer.leads else _answer(peer, secrets, slots)
-    return torch.from_numpy(share.reshape(-1)[:entries].view(np.int64).copy()).reshape(own[0].shape)
+    plan = plan_of(*own.shape, bits)
+    slots = plan.slots(own)
+    if encrypts:
+        return plan.added(_encrypt(keys.peer, keys.owner(plan.scheme), plan, slots))
+    return plan.added(_answer(keys.peer, keys.responder(plan.scheme), plan, slots))
 
 
-def _encrypt(peer: Peer, owner: Owner, slots: Words) -> Words:
-    """Do the leader's part with its one or two numbers [count, sides, N], and return its share [count, N]."""
-    owner.begin(peer)
-    for group in parts(len(slots), _AT_ONCE):
-        messages = _SLOTS.untransform(_SLOTS.residues(slots[group.start : group.stop].reshape(-1, _DEGREE)))
-        for place, modulus in enumerate(_SLOTS.primes):
+def _encrypt(peer: Peer, owner: Owner, plan: Plan, slots: Words) -> Words:
+    """Do the encrypting party's part with its numbers [answers, rows, N], and return its share [answers, N]."""
+    ring = _slots(_PRIMES[plan.bits])
+    for group in plan.groups:
+        messages = ring.untransform(ring.residues(slots[group.start : group.stop].reshape(-1, DEGREE)))
+        for place, modulus in enumerate(ring.primes):
             owner.send(peer, owner.encrypt(np.ascontiguousarray(messages[:, place]), modulus=modulus))
     shares = []
-    for group in parts(len(slots), _AT_ONCE):
-        answers = [owner.receive(peer, len(group), _PLACES, modulus) for modulus in _SLOTS.primes]
-        shares.append(_SLOTS.integers(_SLOTS.transform(np.stack(answers, axis=1)))[1])
+    for group in plan.groups:
+        answers = [owner.receive(peer, len(group), _PLACES, modulus) for modulus in ring.primes]
+        shares.append(ring.integers(ring.transform(np.stack(answers, axis=1)))[1])
     return np.concatenate(shares)
 
 
-def _answer(peer: Peer, secrets: SecretSource, slots: Words) -> Words:
+def _answer(peer: Peer, responder: Responder, plan: Plan, slots: Words) -> Words:
     """Do the other party's part, likewise."""
-    responder, sides = Responder(entries_scheme(), secrets, peer), slots.shape[1]
-    ring, shares = responder.scheme.ring, []
-    for group in parts(len(slots), _AT_ONCE):
-        factors = slots[group.start : group.stop, ::-1].reshape(-1, _DEGREE)  # l meets the other one's r
-        plain = _SLOTS.untransform(_SLOTS.residues(factors))
-        own, masks = _draw_masks(responder, len(group))
+    ring, own_ring, shares = responder.scheme.ring, _slots(_PRIMES[plan.bits]), []
+    for group in plan.groups:
+        plain = own_ring.untransform(own_ring.residues(slots[group.start : group.stop].reshape(-1, DEGREE)))
+        own, masks = _draw_masks(responder, own_ring, len(group))
         shares.append(own)
-        for place, modulus in enumerate(_SLOTS.primes):
+        for place, modulus in enumerate(own_ring.primes):
             around_zero = plain[:, place] - np.where(plain[:, place] > modulus // 2, np.uint64(modulus), np.uint64(0))
             weights = ring.transform(ring.residues(around_zero))
-            received = responder.receive(peer, sides * len(group))
-            first, second = (_summed(ring, ring.multiply(part, weights), sides) for part in received)
+            received = responder.receive(peer, plan.rows * len(group))
+            first, second = (_summed(ring, ring.multiply(part, weights), plan.rows) for part in received)
             mask = np.ascontiguousarray(masks[:, place])
             responder.answer(peer, (first, second), _PLACES, mask, modulus=modulus)
     return np.concatenate(shares)
 
 
-def _summed(ring: Ring, products: Words, sides: int) -> Words:
-    """Sums of each ``sides`` polynomials, one or two."""
-    return products if sides == 1 else ring.add(products[::2].copy(), products[1::2])
+def _summed(ring: Ring, products: Words, rows: int) -> Words:
+    """Sums of each ``rows`` polynomials."""
+    total = products[::rows].copy()
+    for row in range(1, rows):
+        ring.add(total, np.ascontiguousarray(products[row::rows]))
+    return total
 
 
-def _draw_masks(responder: Responder, count: int) -> tuple[Words, Words]:
-    """Draw Z uniform in ±2^169: modulo 2^64 [count, N], and as polynomials with these slots [count, 3, N]."""
-    upper, middle, lower = responder.draw(3, count, _DEGREE)
-    upper = (upper.view(np.int64) >> _MASK_SHIFT).view(np.uint64)
-    residues = _SLOTS.wide_residues(upper, middle, signed=True)
-    _SLOTS.by_constants(residues, [1 << 64] * len(_SLOTS.primes))
-    _SLOTS.add(residues, _SLOTS.wide_residues(np.zeros_like(lower), lower, signed=False))
-    return lower, _SLOTS.untransform(residues)
+def _draw_masks(responder: Responder, ring: Ring, count: int) -> tuple[Words, Words]:
+    """Draw Z, modulo 2^64 [count, N], and as polynomials with these slots [count, primes, N]."""
+    primes = len(ring.primes)
+    upper, *middle, lower = responder.draw(primes, count, DEGREE)
+    # Z has a sign and 60·primes − 2 bits below it.
+    spare = 64 * primes - (PRIME_BITS * primes - _MASK_BITS) - 1
+    residues = ring.wide_residues((upper.view(np.int64) >> spare).view(np.uint64), [*middle, lower][0], signed=True)
+    if middle:
+        ring.by_constants(residues, [1 << 64] * primes)
+        ring.add(residues, ring.wide_residues(np.zeros_like(lower), lower, signed=False))
+    return lower, ring.untransform(residues)
+
+
+@cache
+def _slots(primes: int) -> Ring:
+    """Slots modulo so many primes, which are none of a scheme's."""
+    return Ring(DEGREE, primes_below(PRIME_BITS, 6, DEGREE)[3 : 3 + primes])
+
+
+@lru_cache(64)
+def _scheme(rows: int) -> Scheme:
+    half = 2.0 ** (PRIME_BITS - 1)
+    return scheme(_slots(1).primes[0], rows * DEGREE * half, rows * DEGREE * half * half)

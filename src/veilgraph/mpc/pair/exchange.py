@@ -1,42 +1,89 @@
-"""All that two parties compute together, from the shares that each has."""
+"""All that two parties compute together, from the shares that each has, and what it costs them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from itertools import count
+from typing import Final, Literal
 
-import torch
+import scipy.sparse as sp
 from torch import Tensor
 
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import Link, PartyId
+from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.pair import entries, products
 from veilgraph.mpc.pair.bits import Bits
-from veilgraph.mpc.pair.peer import Peer
+from veilgraph.mpc.pair.lattice import Keys, Scheme, key_messages
+from veilgraph.mpc.pair.peer import Exchanges, Peer
+
+WORD_BITS: Final = 64
 
 
 class Exchange(Bits):
-    """One party's end."""
+    """One party's end; ``holders`` are both, the first of them leads. Both call the same methods in the same order."""
 
     def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
         (other,) = [holder for holder in holders if holder != link.party]
-        super().__init__(Peer(link, other, leads=link.party == holders[0]), secrets)
+        peer = Peer(link, other, leads=link.party == holders[0])
+        super().__init__(peer, secrets)
+        self._keys, self._calls, self._leads = Keys(peer, secrets), count(), peer.leads
 
     def matmul(self, left: Tensor | None, right: Tensor | None, sizes: tuple[int, int, int]) -> Tensor:
-        left, right = (None if part is None else part.contiguous() for part in (left, right))
-        return products.matmul(self._peer, self._secrets, left, right, sizes, 64)
+        """Return a share of ``left`` [n, k] of one party times ``right`` [k, m] of the other: int64 [n, m]."""
+        return products.matmul(self._keys, left, right, sizes)
 
-    def inner(self, own: Tensor, bits: int = 64) -> Tensor:
-        total = torch.zeros(own.shape[1], dtype=torch.int64)
-        if len(own) % 2:
-            own = torch.cat([own, torch.zeros_like(own[:1])])
-        for one, other in zip(own[::2], own[1::2], strict=True):
-            pair = (one, other) if self._peer.leads else (other, one)  # l0·r1 + l1·r0
-            total += entries.elementwise(self._peer, self._secrets, pair[0].contiguous(), pair[1].contiguous())
-        return total
+    def inner(self, own: Tensor, bits: int = WORD_BITS) -> Tensor:
+        """Return a share of Σ_j x_j·y_j of each party's [J, n], numbers with a sign of ``bits``: int64 [n]."""
+        return entries.inner(self._keys, own, bits, encrypts=self._leads == _leader_encrypts(next(self._calls)))
 
     def hop(
-        self, matrix: Any, rows: Tensor | None, shape: tuple[int, int], columns: int, ring: Literal[32, 64]
+        self,
+        matrix: sp.csr_array | None,
+        rows: Tensor | None,
+        shape: tuple[int, int],
+        columns: int,
+        ring: Literal[32, 64],
+        bits: int,
     ) -> Tensor:
-        rows = None if rows is None else rows.contiguous()
-        return products.hop(self._peer, self._secrets, matrix, rows, (*shape, columns), ring)
+        """Return a share of a sparse ``matrix`` of one party, of rows that sum up to 2^bits, times the other's rows."""
+        return products.hop(self._keys, matrix, rows, (*shape, columns), ring, bits)
+
+
+def _leader_encrypts(call: int) -> bool:
+    """Parties take turns in who encrypts, as an answer has fewer bytes."""
+    return call % 2 == 0
+
+
+class ProductCosts:
+    """Counts, call by call, what the products of an ``Exchange`` cost."""
+
+    def __init__(self) -> None:
+        self._calls, self._told = count(), set[tuple[Scheme, bool]]()
+
+    def matmul(self, sizes: tuple[int, int, int], *, left_leads: bool) -> Exchanges:
+        """Return what ``matmul`` costs; ``left_leads``: the leader has the left matrix."""
+        encrypts_left, plan = products.plan_matmul(sizes, WORD_BITS)
+        return self._exchanges(plan.scheme, plan.messages(), leads=left_leads == encrypts_left)
+
+    def inner(self, terms: int, size: int, bits: int) -> Exchanges:
+        """Return what ``inner`` of [terms, size] numbers costs."""
+        plan = entries.plan_of(terms, size, bits)
+        return self._exchanges(plan.scheme, plan.messages(), leads=_leader_encrypts(next(self._calls)))
+
+    def hop(
+        self, shape: tuple[int, int], columns: int, ring: Literal[32, 64], bits: int, *, matrix_leads: bool
+    ) -> Exchanges:
+        """Return what ``hop`` costs; ``matrix_leads``: the leader has the matrix."""
+        plan = products.plan_hop((*shape, columns), ring, bits)
+        return self._exchanges(plan.scheme, plan.messages(), leads=not matrix_leads)
+
+    def _exchanges(self, form: Scheme, messages: list[tuple[int, int]], *, leads: bool) -> Exchanges:
+        """Turn messages of who encrypts and who answers into bytes on the wire; ``leads``: the leader encrypts."""
+        fresh = [encrypting for encrypting, _ in messages if encrypting]
+        if (form, leads) not in self._told:
+            self._told.add((form, leads))
+            fresh = [*key_messages(form), *fresh]
+        answers = [answering for _, answering in messages if answering]
+        sent = sum(HEADER_BYTES + size for size in fresh), sum(HEADER_BYTES + size for size in answers)
+        return [(sent[0], 0), (0, sent[1])] if leads else [(0, sent[0]), (sent[1], 0)]

@@ -262,6 +262,33 @@ def _unpack_wide(heard: Words, form: Scheme, shape: tuple[int, int]) -> tuple[Wo
     return above.reshape(shape), low.reshape(shape)
 
 
+class Keys:
+    """A party's part in both directions: one key for each scheme, made and told when it is first used."""
+
+    def __init__(self, peer: Peer, secrets: SecretSource) -> None:
+        self.peer, self._secrets = peer, secrets
+        self._owners: dict[Scheme, Owner] = {}
+        self._responders: dict[Scheme, Responder] = {}
+
+    def owner(self, form: Scheme) -> Owner:
+        """The owner of this party's key, whose public part the other one has."""
+        if form not in self._owners:
+            self._owners[form] = Owner(form, self._secrets)
+            self._owners[form].begin(self.peer)
+        return self._owners[form]
+
+    def responder(self, form: Scheme) -> Responder:
+        """What answers under the other party's key."""
+        if form not in self._responders:
+            self._responders[form] = Responder(form, self._secrets, self.peer)
+        return self._responders[form]
+
+
+def key_messages(form: Scheme) -> list[int]:
+    """Bytes of the messages by which a party tells its key for a scheme."""
+    return [SEED_BYTES, 8 * form.fresh_words(1)]
+
+
 def _as_message(packed: Words) -> Tensor:
     """Words as int64, to be sent."""
     return torch.from_numpy(packed.view(np.int64))

@@ -16,18 +16,16 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import RangeOverflow
-from veilgraph.core.secrets import SecretSource
 from veilgraph.mpc.pair.blocks import Plan, Sizes, encrypt_matrix, multiply_matrix, plans
-from veilgraph.mpc.pair.lattice import Owner, Responder
+from veilgraph.mpc.pair.lattice import Keys
 from veilgraph.mpc.pair.ntt import Words
-from veilgraph.mpc.pair.peer import Peer
 
 Messages = list[tuple[int, int]]
 """Bytes of data that each of two parties sends, message by message: one of the two is 0. Headers are not counted."""
 
 WORD_BITS: Final = 64
 WEIGHT_BITS: Final = 16
-"""log2 of the most that entries of a row of a ``hop``'s matrix may sum up to, in magnitude."""
+"""log2 of the most that entries of a row of a ``hop``'s matrix may sum up to, in magnitude, unless said."""
 _DTYPES: Final = {32: torch.int32, 64: torch.int64}
 
 
@@ -48,14 +46,11 @@ def matmul_messages(sizes: Sizes, bits: int) -> Messages:
     return plan.messages() if left else [(answering, encrypting) for encrypting, answering in plan.messages()]
 
 
-def matmul(
-    peer: Peer, secrets: SecretSource, left: Tensor | None, right: Tensor | None, sizes: Sizes, bits: int
-) -> Tensor:
+def matmul(keys: Keys, left: Tensor | None, right: Tensor | None, sizes: Sizes, bits: int = WORD_BITS) -> Tensor:
     """Return this party's share of left @ right modulo 2^64: int64 [n, m].
 
     Args:
-        peer: the other party.
-        secrets: source of secret bytes.
+        keys: of this party's session with the other one.
         left: int64 [n, k] at its owner; None at the other party.
         right: int64 [k, m] at its owner, with entries below 2^bits in magnitude; None at the other party.
         sizes: (n, k, m), at least 1.
@@ -73,24 +68,29 @@ def matmul(
     encrypts_left, plan = plan_matmul(sizes, bits)
     values = _words(own)
     encrypts = encrypts_left == (right is None)
-    share = _compute(peer, secrets, plan, values if encrypts_left else values.T, encrypts=encrypts)
+    share = _compute(keys, plan, values if encrypts_left else values.T, encrypts=encrypts)
     return _tensor(share if encrypts_left else share.T)
 
 
 @lru_cache(256)
-def plan_hop(sizes: Sizes, ring: int) -> Plan:
+def plan_hop(sizes: Sizes, ring: int, bits: int = WEIGHT_BITS) -> Plan:
     """Choose blocks for the transposed product, of which the mask is the left side."""
     n, k, m = sizes
-    return min(plans((m, k, n), 1 << ring, 2.0**WEIGHT_BITS, 4.0**WEIGHT_BITS, shifts=True), key=Plan.cost)
+    return min(plans((m, k, n), 1 << ring, 2.0**bits, 4.0**bits, shifts=True), key=Plan.cost)
 
 
-def hop_messages(sizes: Sizes, ring: int) -> Messages:
+def hop_messages(sizes: Sizes, ring: int, bits: int = WEIGHT_BITS) -> Messages:
     """Bytes that the matrix's owner and the mask's owner send in ``hop``, message by message."""
-    return [(answering, encrypting) for encrypting, answering in plan_hop(sizes, ring).messages()]
+    return [(answering, encrypting) for encrypting, answering in plan_hop(sizes, ring, bits).messages()]
 
 
 def hop(
-    peer: Peer, secrets: SecretSource, adjacency: sp.spmatrix | None, mask: Tensor | None, sizes: Sizes, ring: int
+    keys: Keys,
+    adjacency: sp.spmatrix | None,
+    mask: Tensor | None,
+    sizes: Sizes,
+    ring: int,
+    bits: int = WEIGHT_BITS,
 ) -> Tensor:
     """Return this party's share of adjacency @ mask modulo 2^ring: [n, m] of the mask's dtype.
 
@@ -98,46 +98,46 @@ def hop(
     side by side cost less than one by one: up to m = N (4096 for ring 32), bytes grow with the square root of m.
 
     Args:
-        peer: the other party.
-        secrets: source of secret bytes.
+        keys: of this party's session with the other one.
         adjacency: sparse integers of scipy [n, k] at their owner; None at the other party.
         mask: [k, m] at its owner, int32 for ring 32 and int64 for ring 64; None at the other party.
         sizes: (n, k, m), at least 1.
         ring: 32 or 64.
+        bits: public: entries of a row sum up to 2^bits in magnitude at most.
 
     Raises:
         ValueError: both matrices are given or none, or one of another shape or dtype.
-        RangeOverflow: the entries of a row of ``adjacency`` sum up to more than 2^16 in magnitude.
+        RangeOverflow: the entries of a row of ``adjacency`` sum up to more than 2^bits in magnitude.
 
     """
     n, k, m = sizes
     given = _given({"adjacency": (adjacency, (n, k)), "mask": (mask, (k, m))}, sizes)
     if mask is None:
-        own = _checked_weights(given)
+        own = _checked_weights(given, bits)
     elif mask.dtype != _DTYPES[ring]:
         raise ValueError(f"`mask` is {mask.dtype}, but the ring of {ring} bits takes {_DTYPES[ring]}")
     else:
         own = _words(mask.to(torch.int64)).T & np.uint64((1 << ring) - 1)
-    plan = plan_hop(sizes, ring)
-    return _tensor(_compute(peer, secrets, plan, own, encrypts=mask is not None).T).to(_DTYPES[ring])
+    plan = plan_hop(sizes, ring, bits)
+    return _tensor(_compute(keys, plan, own, encrypts=mask is not None).T).to(_DTYPES[ring])
 
 
-def _checked_weights(adjacency: sp.spmatrix) -> sp.csr_matrix:
+def _checked_weights(adjacency: sp.spmatrix, bits: int) -> sp.csr_matrix:
     """Refuse what the bound on the noise does not cover; the check is in float64, which does not wrap around."""
     if adjacency.dtype.kind not in "biu":
         raise ValueError(f"`adjacency` is of {adjacency.dtype}; give whole numbers as integers")
     largest = abs(sp.csr_matrix(adjacency, dtype=np.float64)).sum(axis=1).max()
-    if largest > 1 << WEIGHT_BITS:
-        words = f"a row of `adjacency` sums up to {largest:.0f} in magnitude, above {1 << WEIGHT_BITS}"
+    if largest > 1 << bits:
+        words = f"a row of `adjacency` sums up to {largest:.0f} in magnitude, above {1 << bits}"
         raise RangeOverflow(f"{words}; cap the edges of a node, or their weights")
     return sp.csr_matrix(adjacency, dtype=np.int64)
 
 
-def _compute(peer: Peer, secrets: SecretSource, plan: Plan, own: Words | sp.csr_matrix, *, encrypts: bool) -> Words:
+def _compute(keys: Keys, plan: Plan, own: Words | sp.csr_matrix, *, encrypts: bool) -> Words:
     """This party's share [n, m] of a planned product; ``own``: the left matrix if it encrypts, else the right one."""
     if encrypts:
-        return encrypt_matrix(peer, Owner(plan.scheme, secrets), plan, own)
-    return multiply_matrix(peer, Responder(plan.scheme, secrets, peer), plan, own)
+        return encrypt_matrix(keys.peer, keys.owner(plan.scheme), plan, own)
+    return multiply_matrix(keys.peer, keys.responder(plan.scheme), plan, own)
 
 
 def _given(matrices: dict[str, tuple[Any, tuple[int, int]]], sizes: Sizes) -> Any:  # noqa: ANN401

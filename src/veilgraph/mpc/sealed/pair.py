@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import scipy.sparse as sp
 import torch
@@ -32,6 +32,9 @@ from veilgraph.mpc.sealed.sines import FACTOR_BITS, SUM_BITS, UNIT_BITS, odd_mul
 from veilgraph.mpc.sealed.wire import DTYPES, Bilinear, Bit, Ring, Summands, Wire
 
 
+_DEGREE_BITS: Final = 18  # of the most edges at a node
+
+
 class Together(Protocol):
     """Shares of functions of what two parties have; both call, each with its own, and neither learns more.
 
@@ -45,9 +48,16 @@ class Together(Protocol):
         """Σ_j x_j·y_j of the first party's x and the second's y, [J, n] of signed numbers of ``bits``: [n]."""
 
     def hop(
-        self, matrix: sp.csr_array | None, rows: Tensor | None, shape: tuple[int, int], columns: int, ring: Ring, /
+        self,
+        matrix: sp.csr_array | None,
+        rows: Tensor | None,
+        shape: tuple[int, int],
+        columns: int,
+        ring: Ring,
+        bits: int,
+        /,
     ) -> Tensor:
-        """A sparse ``matrix`` of one party times the other's ``rows``, in ``ring``: [targets, columns]."""
+        """A sparse ``matrix`` of one party, of rows that sum up to 2^bits, times the other's, in ``ring``: [n, columns]."""
 
     def wraps(self, own: Tensor, dtype: torch.dtype, /) -> Tensor:
         """The product of the bits that each has, in the ring of ``dtype``, int32 or int64."""
@@ -217,15 +227,16 @@ class PairMachine(Machine):
                 total = total + torch.from_numpy(matrix @ own.numpy())
             rows = None if self.party == graph.owner else own
             shape = graph.nodes, graph.nodes
-            total = total + self._together.hop(matrix, rows, shape, own.shape[1], 32 if wire.ring == 32 else 64)
+            ring: Ring = 32 if wire.ring == 32 else 64
+            total = total + self._together.hop(matrix, rows, shape, own.shape[1], ring, _DEGREE_BITS + weight_bits)
         return Summands(total, wire.bits + weight_bits)
 
     @override
     def pick(self, owner: PartyId, rows: Tensor | None, count: int, wire: Wire) -> Summands:
         own, nodes = self._own(wire), wire.shape[0]
         if self.party != owner:
-            return Summands(self._together.hop(None, own, (count, nodes), own.shape[1], 64), wire.bits)
+            return Summands(self._together.hop(None, own, (count, nodes), own.shape[1], 64, 0), wire.bits)
         chosen = Pick(owner, rows, count, wire).chosen()
         ones = torch.ones(count, dtype=torch.int32).numpy()
         matrix = sp.csr_array((ones, (torch.arange(count).numpy(), chosen.numpy())), shape=(count, nodes))
-        return Summands(own[chosen] + self._together.hop(matrix, None, (count, nodes), own.shape[1], 64), wire.bits)
+        return Summands(own[chosen] + self._together.hop(matrix, None, (count, nodes), own.shape[1], 64, 0), wire.bits)

@@ -11,7 +11,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.types import NOBODY, PartyId
-from veilgraph.mpc.pair import bits, products
+from veilgraph.mpc.pair import bits
+from veilgraph.mpc.pair.exchange import ProductCosts
 from veilgraph.mpc.pair.peer import Exchanges
 from veilgraph.mpc.sealed.correlations import Operation, Result
 from veilgraph.mpc.sealed.counting import CountingMachine
@@ -70,31 +71,36 @@ class PairCountingMachine(PairMachine):
     @override
     def pick(self, owner: PartyId, rows: Tensor | None, count: int, wire: Wire) -> Summands:
         (nodes, columns), own = wire.shape, None if owner == self.party else wire.mask
-        return Summands(self._together.hop(None, own, (count, nodes), columns, 64), wire.bits)
+        return Summands(self._together.hop(None, own, (count, nodes), columns, 64, 0), wire.bits)
 
 
 class _Counted:
     """``Together`` of the first holder, on shapes: a matrix that it gives to ``hop`` is None as well."""
 
     def __init__(self, counted: CountingMachine) -> None:
-        self._counted = counted
+        self._counted, self._products = counted, ProductCosts()
         counted.count_exchanges(bits.setup_exchanges())
-        counted.count_exchanges(products.setup_exchanges())
 
     def _result(self, exchanges: Exchanges, shape: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
         self._counted.count_exchanges(exchanges)
         return torch.empty(tuple(shape), dtype=dtype, device="meta")
 
     def matmul(self, left: Tensor | None, right: Tensor | None, sizes: tuple[int, int, int]) -> Tensor:
-        return self._result(products.matmul_exchanges(sizes, left_leads=left is not None), (sizes[0], sizes[2]))
+        return self._result(self._products.matmul(sizes, left_leads=left is not None), (sizes[0], sizes[2]))
 
     def inner(self, own: Tensor, bits: int = 64) -> Tensor:
-        return self._result(products.inner_exchanges(*own.shape, bits), own.shape[1:])
+        return self._result(self._products.inner(*own.shape, bits), own.shape[1:])
 
     def hop(
-        self, matrix: sp.csr_array | None, rows: Tensor | None, shape: tuple[int, int], columns: int, ring: Ring
+        self,
+        matrix: sp.csr_array | None,
+        rows: Tensor | None,
+        shape: tuple[int, int],
+        columns: int,
+        ring: Ring,
+        bits: int,
     ) -> Tensor:
-        exchanges = products.hop_exchanges(shape, columns, ring, matrix_leads=rows is None)
+        exchanges = self._products.hop(shape, columns, ring, bits, matrix_leads=rows is None)
         return self._result(exchanges, (shape[0], columns), DTYPES[ring])
 
     def wraps(self, own: Tensor, dtype: torch.dtype) -> Tensor:
