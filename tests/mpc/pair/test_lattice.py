@@ -14,7 +14,7 @@ from tests.mpc.pair.parties import both
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.randomness import Keystream
 from veilgraph.link.view import RecordedLink
-from veilgraph.mpc.pair.entries import entries_scheme
+from veilgraph.mpc.pair.entries import plan_of
 from veilgraph.mpc.pair.lattice import FLOOD_BITS, MODULI, TAIL, Owner, Responder, scheme
 from veilgraph.mpc.pair.packing import pack, packed_words, unpack
 from veilgraph.mpc.pair.polynomials import words
@@ -26,7 +26,7 @@ SCHEMES = [
     plan_matmul((140, 1434, 32), 64)[1].scheme,
     plan_hop((2708, 2708, 140), 32).scheme,
     plan_hop((2708, 2708, 7), 64).scheme,
-    entries_scheme(),
+    plan_of(2, 8192, 64).scheme,
 ]
 
 

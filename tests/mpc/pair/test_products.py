@@ -15,9 +15,7 @@ from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import system_secrets
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.pair import blocks, products
-from veilgraph.mpc.pair.entries import elementwise, elementwise_messages
-from veilgraph.mpc.pair.lattice import Owner
-from veilgraph.mpc.pair.polynomials import Ring, primes_below
+from veilgraph.mpc.pair.lattice import Keys, key_messages
 from veilgraph.mpc.pair.products import hop, hop_messages, matmul, matmul_messages, plan_hop, plan_matmul
 
 LEAST = -(2**63)
@@ -44,12 +42,23 @@ class Counted:
         self.texts.append(message.tensor)
 
 
+def with_keys(product, peer, secrets=system_secrets, **arguments):
+    """A product by keys of its own."""
+    return product(Keys(peer, secrets), **arguments)
+
+
+def told(plan, messages):
+    """The messages of a product, before them the key of who sends first."""
+    pairs = [(size, 0) for size in key_messages(plan.scheme)]
+    return [pair if messages[0][0] else pair[::-1] for pair in pairs] + messages
+
+
 def multiply(left, right, bits, counted=None):
     """Shares of left @ right; A has the left matrix."""
     sizes = (*left.shape, right.shape[1])
     return both(
-        lambda peer: matmul(peer, system_secrets, left, None, sizes, bits),
-        lambda peer: matmul(peer, system_secrets, None, right, sizes, bits),
+        lambda peer: matmul(Keys(peer, system_secrets), left, None, sizes, bits),
+        lambda peer: matmul(Keys(peer, system_secrets), None, right, sizes, bits),
         counted.wrap if counted else lambda link: link,
     )
 
@@ -58,8 +67,8 @@ def spread(graph, mask, ring, counted=None):
     """Shares of graph @ mask; A has the graph."""
     sizes = (*graph.shape, mask.shape[1])
     return both(
-        lambda peer: hop(peer, system_secrets, graph, None, sizes, ring),
-        lambda peer: hop(peer, system_secrets, None, mask, sizes, ring),
+        lambda peer: hop(Keys(peer, system_secrets), graph, None, sizes, ring),
+        lambda peer: hop(Keys(peer, system_secrets), None, mask, sizes, ring),
         counted.wrap if counted else lambda link: link,
     )
 
@@ -83,7 +92,7 @@ def test_matrix_products(shape, bits):
     assert torch.equal(one + other, left @ right)
     assert one.shape == (n, m)
     assert one.dtype == torch.int64
-    assert counted.sent == matmul_messages(shape, bits)
+    assert counted.sent == told(plan_matmul(shape, bits)[1], matmul_messages(shape, bits))
 
 
 def test_transposed_and_cut_matrices_are_multiplied():
@@ -119,7 +128,7 @@ def test_sparse_and_dense_matrices_are_multiplied_alike_and_send_as_much(density
         counted = Counted()
         one, other = multiply(left, right, bits, counted)
         assert torch.equal(one + other, left @ right)
-        assert counted.sent == matmul_messages(sizes, bits)
+        assert counted.sent == told(plan_matmul(sizes, bits)[1], matmul_messages(sizes, bits))
 
 
 def test_the_way_to_multiply_depends_on_the_entries():
@@ -137,18 +146,18 @@ def test_matrices_that_do_not_fit_are_refused():
     left, right = torch.ones(2, 3, dtype=torch.int64), torch.ones(3, 2, dtype=torch.int64)
     for one, other in ((None, None), (left, right), (right, None), (None, left)):
         with pytest.raises(ValueError, match=r"gives one of|`sizes` says"):
-            refused(partial(matmul, secrets=system_secrets, left=one, right=other, sizes=(2, 3, 2), bits=64))
+            refused(partial(with_keys, matmul, left=one, right=other, sizes=(2, 3, 2), bits=64))
     with pytest.raises(ValueError, match="at least one"):
-        refused(partial(matmul, secrets=system_secrets, left=left[:0], right=None, sizes=(0, 3, 2), bits=64))
+        refused(partial(with_keys, matmul, left=left[:0], right=None, sizes=(0, 3, 2), bits=64))
     for value in (2**17, -(2**17), LEAST):
         right[1, 1] = value
         with pytest.raises(RangeOverflow, match=r"not below 2\^17"):
-            refused(partial(matmul, secrets=system_secrets, left=None, right=right, sizes=(2, 3, 2), bits=17))
+            refused(partial(with_keys, matmul, left=None, right=right, sizes=(2, 3, 2), bits=17))
     graph, mask = sp.csr_matrix((4, 3), dtype=np.int64), torch.ones(3, 2, dtype=torch.int32)
     wrong = [(None, None), (graph, mask), (graph.T, None), (None, mask.T), (graph.astype(float), None)]
     for one, other in [*wrong, (None, mask.to(torch.int64))]:
         with pytest.raises(ValueError, match=r"gives one of|`sizes` says|integers|takes torch.int32"):
-            refused(partial(hop, secrets=system_secrets, adjacency=one, mask=other, sizes=(4, 3, 2), ring=32))
+            refused(partial(with_keys, hop, adjacency=one, mask=other, sizes=(4, 3, 2), ring=32))
 
 
 def graph_of(n, k, entries, seed=0, weight=3):
@@ -171,7 +180,7 @@ def test_hops(case, ring):
     want = torch.from_numpy(graph @ mask.numpy().astype(np.int64)).to(mask.dtype)
     assert one.dtype == mask.dtype
     assert torch.equal(one + other, want)
-    assert counted.sent == hop_messages((n, k, m), ring)
+    assert counted.sent == told(plan_hop((n, k, m), ring), hop_messages((n, k, m), ring))
 
 
 def test_plans_of_hops_differ_in_kind():
@@ -207,92 +216,12 @@ def test_what_a_hop_sends_does_not_depend_on_the_edges():
         counted = Counted()
         spread(graph_of(30, 30, entries), mask, 64, counted)
         found.append(counted.sent)
-    assert found[0] == found[1] == found[2] == hop_messages(sizes, 64)
+    assert found[0] == found[1] == found[2] == told(plan_hop(sizes, 64), hop_messages(sizes, 64))
 
 
 def test_masks_side_by_side_cost_less():
     alone, together = (sum(map(sum, hop_messages((2708, 2708, 140 * count), 32))) for count in (1, 16))
     assert together < 16 * alone / 3
-
-
-def elements(left, right, counted=None):
-    """Shares of l0·r1 + l1·r0 for l and r of A and of B."""
-    return both(
-        lambda peer: elementwise(peer, system_secrets, left[0], right[0]),
-        lambda peer: elementwise(peer, system_secrets, left[1], right[1]),
-        counted.wrap if counted else lambda link: link,
-    )
-
-
-@pytest.mark.parametrize("shape", [(1,), (3, 5), (8192,), (8193,), (5, 8192), ()])
-def test_products_entry_by_entry(shape):
-    left, right = draw(2, *shape, seed=1), draw(2, *shape, seed=2)
-    counted = Counted()
-    one, other = elements(left, right, counted)
-    assert one.shape == shape
-    assert torch.equal(one + other, left[0] * right[1] + left[1] * right[0])
-    assert counted.sent == elementwise_messages(left[0].numel())
-
-
-@pytest.mark.parametrize("leader_has_left", [True, False])
-def test_products_of_one_number_of_each_party(leader_has_left):
-    edges = torch.tensor([LEAST, 2**63 - 1, -1, 0, 1])
-    left, right = torch.cartesian_prod(edges, edges).T
-    left, right = torch.cat([left, draw(9000, seed=1)]), torch.cat([right, draw(9000, seed=2)])
-    counted = Counted()
-    parts = [
-        partial(elementwise, secrets=system_secrets, left=left, right=None),
-        partial(elementwise, secrets=system_secrets, left=None, right=right),
-    ]
-    one, other = both(parts[not leader_has_left], parts[leader_has_left], counted.wrap)
-    assert torch.equal(one + other, left * right)
-    assert uniform(one)
-    assert uniform(other)
-    assert counted.sent == elementwise_messages(9025, crossed=False)
-    assert sum(map(sum, counted.sent)) < 0.7 * sum(map(sum, elementwise_messages(9025)))
-
-
-def test_products_of_the_largest_numbers_entry_by_entry():
-    edges = torch.tensor([LEAST, 2**63 - 1, -1, 0, 1, 2**62])
-    cases = torch.cartesian_prod(edges, edges, edges, edges).T
-    one, other = elements(cases[:2], cases[2:])
-    assert torch.equal(one + other, cases[0] * cases[3] + cases[1] * cases[2])
-    full = torch.full((2, 8192), LEAST)
-    one, other = elements(full, full)
-    assert torch.equal(one + other, torch.zeros(8192, dtype=torch.int64))
-
-
-def test_what_the_leader_decrypts_drowns_the_integer_product(monkeypatch):
-    decrypted, slots, count = [], Ring(8192, primes_below(57, 6, 8192)[3:]), 8192
-    receive = Owner.receive
-
-    def spy(owner, *arguments):
-        decrypted.append(receive(owner, *arguments))
-        return decrypted[-1]
-
-    monkeypatch.setattr(Owner, "receive", spy)
-    elements(torch.full((2, count), LEAST), torch.full((2, count), LEAST))  # each sum of products is 2^127
-    residues = slots.transform(np.stack(decrypted, axis=1))[0].astype(object)
-    parts = [slots.modulus // p * pow(slots.modulus // p, -1, p) for p in slots.primes]
-    masked = sum(row * part for row, part in zip(residues, parts, strict=True)) % slots.modulus
-    masked = np.where(masked > slots.modulus // 2, masked - slots.modulus, masked).astype(float) / 2.0**169
-    assert abs(masked).max() <= 1 + 2.0**-42
-    assert abs((masked**2).mean() * 3 - 1) < 6 * np.sqrt(4 / 5 / count)  # uniform in ±1, of variance 1/3
-    assert abs(masked.mean()) < 6 / np.sqrt(3 * count)
-
-
-def test_products_of_nothing():
-    nothing = torch.zeros(2, 0, 4, dtype=torch.int64)
-    counted = Counted()
-    one, other = elements(nothing, nothing, counted)
-    assert one.shape == other.shape == (0, 4)
-    assert counted.sent == elementwise_messages(0) == []
-
-
-def test_entries_of_different_shapes_are_refused():
-    for left, right in ((torch.zeros(2), torch.zeros(3)), (None, None)):
-        with pytest.raises(ValueError, match="both of one shape"):
-            refused(partial(elementwise, secrets=system_secrets, left=left, right=right))
 
 
 def uniform(values):
@@ -315,7 +244,6 @@ def test_shares_are_uniform_whatever_the_inputs():
         multiply(zeros, torch.zeros(90, 60, dtype=torch.int64), 64),
         multiply(zeros, torch.ones(90, 60, dtype=torch.int64), 17),
         spread(sp.csr_matrix((90, 90), dtype=np.int64), mask, 32),
-        elements(torch.zeros(2, 5120, dtype=torch.int64), torch.ones(2, 5120, dtype=torch.int64)),
     ]
     for one, other in results:
         assert not (one + other).any()
@@ -345,8 +273,8 @@ def test_all_randomness_is_of_the_source():
         counts.append(Counted())
         secrets = (Secrets(encrypting), Secrets(answering))[:: 1 if plan_matmul((3, 50, 4), 64)[0] else -1]
         pair = both(
-            partial(matmul, secrets=secrets[0], left=left, right=None, sizes=(3, 50, 4), bits=64),
-            partial(matmul, secrets=secrets[1], left=None, right=right, sizes=(3, 50, 4), bits=64),
+            partial(with_keys, matmul, secrets=secrets[0], left=left, right=None, sizes=(3, 50, 4), bits=64),
+            partial(with_keys, matmul, secrets=secrets[1], left=None, right=right, sizes=(3, 50, 4), bits=64),
             counts[-1].wrap,
         )
         shares.append(pair[1] if plan_matmul((3, 50, 4), 64)[0] else pair[0])
@@ -358,4 +286,3 @@ def test_all_randomness_is_of_the_source():
 def test_costs_are_known_before():
     assert products.plan_matmul((2708, 1433, 64), 17)[1].cost() < 20
     assert sum(map(sum, hop_messages((2708, 2708, 140), 32))) < 40e6
-    assert sum(map(sum, elementwise_messages(379_120))) / 379_120 < 190

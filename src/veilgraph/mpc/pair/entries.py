@@ -5,9 +5,10 @@ polynomials for the products of their slots (Smart and Vercauteren, 2014). One p
 other one answers with V − Z for V = Σ_j x_j·y_j, of at most 2^8 terms. Where entries are fewer than slots, several j lie
 side by side in a polynomial, and parties add their shares of these at home.
 
-Primes t of 60 bits hold that integer exactly: three for numbers of 64 bits, |V| ≤ 2^134, two for 32 bits, |V| ≤ 2^70.
-Z, the answering party's share, is uniform in ±2^178 or ±2^118: it hides V up to a statistical distance of 2^-44. Both
-shares are taken modulo 2^64 at the end.
+Primes t of 60 bits hold that integer: three for numbers of 64 bits, |V| ≤ 2^134, two for 32 bits, |V| ≤ 2^70. Z, the
+answering party's share, is uniform modulo their product T ≈ 2^180 or 2^120, so V − Z says nothing. As integers around
+zero, V − Z and Z add up to V unless Z is within |V| of ±T/2: with a chance of at most 2^-45 an entry, and 2^-52 where a
+product has two terms. Both shares are taken modulo 2^64 at the end.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ PRIME_BITS: Final = 60
 MOST_TERMS: Final = 1 << 8
 NARROW_BITS: Final = 32
 _PRIMES: Final = {32: 2, 64: 3}
-_MASK_BITS: Final = 2  # of the primes' product that Z leaves free
 _AT_ONCE: Final = 8  # polynomials of each prime in a message
 _PLACES: Final = np.arange(DEGREE, dtype=np.uint64)
 
@@ -158,15 +158,8 @@ def _summed(ring: Ring, products: Words, rows: int) -> Words:
 
 def _draw_masks(responder: Responder, ring: Ring, count: int) -> tuple[Words, Words]:
     """Draw Z, modulo 2^64 [count, N], and as polynomials with these slots [count, primes, N]."""
-    primes = len(ring.primes)
-    upper, *middle, lower = responder.draw(primes, count, DEGREE)
-    # Z has a sign and 60·primes − 2 bits below it.
-    spare = 64 * primes - (PRIME_BITS * primes - _MASK_BITS) - 1
-    residues = ring.wide_residues((upper.view(np.int64) >> spare).view(np.uint64), [*middle, lower][0], signed=True)
-    if middle:
-        ring.by_constants(residues, [1 << 64] * primes)
-        ring.add(residues, ring.wide_residues(np.zeros_like(lower), lower, signed=False))
-    return lower, ring.untransform(residues)
+    masks = responder.draw_polynomials(ring, count)
+    return ring.integers(ring.transform(masks.copy()))[1], masks
 
 
 @cache

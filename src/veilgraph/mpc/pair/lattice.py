@@ -200,6 +200,10 @@ class Responder:
         """Draw this party's own share: uniform modulo 2^64."""
         return words(self._own, *shape)
 
+    def draw_polynomials(self, ring: Ring, count: int) -> Words:
+        """Draw uniform polynomials of another ring, for this party's own share."""
+        return ring.uniform(self._own, count)
+
     def answer(
         self,
         peer: Peer,
