@@ -25,8 +25,8 @@ try:
     from numba import njit, types
     from numba.extending import intrinsic
 except ImportError as error:
-    words = "products without a dealer need numba, which is not installed; pip install numba"
-    raise ConfigError(words, code="numba-library") from error
+    words = "trust=nobody needs numba, which is not installed: pip install 'veilgraph[nobody]', or set trust to dealer"
+    raise ConfigError(words, code="numba-library", key="trust") from error
 
 Words = npt.NDArray[np.uint64]
 Function = TypeVar("Function", bound=Callable[..., Any])

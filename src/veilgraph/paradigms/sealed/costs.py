@@ -14,7 +14,6 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.cut_and_choose import DIGEST_BYTES
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.pair_counting import PairCountingMachine
 from veilgraph.paradigms.sealed.networks.propagation import is_dense
 from veilgraph.paradigms.sealed.plan import Context, is_apart
 from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
@@ -80,6 +79,8 @@ def _counting(context: Context, dealer: PartyId) -> tuple[Machine, CountingMachi
     """Make the machine that runs the program on shapes, and what it counts."""
     holders = list(context.sizes.columns)
     if dealer == NOBODY:
+        from veilgraph.mpc.sealed.pair_counting import PairCountingMachine  # noqa: PLC0415 - what it needs is an extra
+
         machine = PairCountingMachine(holders)
         return machine, machine.counted
     counted = CountingMachine(holders, dealer)

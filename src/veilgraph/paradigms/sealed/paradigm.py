@@ -60,6 +60,7 @@ from veilgraph.protocol.role import Role, RoleContext
 
 _LIKELY: Final = 8190  # edges of a node at all holders together, where these tell none to a plan of costs
 WIDE_BYTES: Final = 3 * 8  # that the dealer sends for an element of a result, at most
+_ENCRYPTED: Final = 8  # times as many where nobody deals
 
 
 def _row_count(hello: Hello) -> int:
@@ -136,7 +137,8 @@ class _SealedSessions(AlignedSessions[SealedJob]):
         rows, classes = (max(of(hello) for hello in hellos.values()) for of in (_row_count, lambda each: each.classes))
         width = max(columns, rows, classes + job.model.hidden, 256)
         slots = nodes + max(hello.edges for hello in hellos.values())
-        return WIDE_BYTES * (2 * nodes * width + 4 * slots) + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
+        bytes_of_one = WIDE_BYTES * (_ENCRYPTED if job.trust == "nobody" else 1)
+        return bytes_of_one * (2 * nodes * width + 4 * slots) + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
 
     def role(self, session: RoleContext, aligned: Aligned) -> Role:
         if session.answers:

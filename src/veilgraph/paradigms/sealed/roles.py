@@ -20,7 +20,6 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import broadcast, gather
 from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.cut_and_choose import Dealing, checked_link, dealer_of, failed_check_reason
-from veilgraph.mpc.pair.exchange import Exchange
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine
 from veilgraph.mpc.sealed.pair import PairMachine
 from veilgraph.paradigms.sealed.inputs import (
@@ -450,6 +449,8 @@ class SealedHolder(SealedRole):
         if dealer == link.party:
             return DealerMachine(link, holders, secrets)
         if dealer == NOBODY:
+            from veilgraph.mpc.pair.exchange import Exchange  # noqa: PLC0415 - what it needs is an extra
+
             return PairMachine(link, holders, Exchange(link, holders, secrets), secrets)
         if rate:
             link = checked_link(link, holders, SERVER, dealing, rate, secrets, self.session.keeper)
