@@ -229,7 +229,10 @@ class SealedJob(JobSettings):
             yield Choice("train.select_by", "auc", "accuracy says little of rare classes")
         if said.get("data.dataset") in OF_WORDS - {"facebook", "github"}:  # half of their nodes train: more steps help
             yield Choice("train.epochs", 120, "three trials of 40 steps")
-            yield Choice("train.evaluate_every", 20, "two evaluations of a trial")
+            if said.get("trust") == "nobody":
+                yield Choice("train.evaluate_every", 40, "an evaluation of all nodes costs most of all")
+            else:
+                yield Choice("train.evaluate_every", 20, "two evaluations of a trial")
         yield Choice("train.class_weights", "balanced", "a rare class counts as much as another")
 
     @model_validator(mode="after")
