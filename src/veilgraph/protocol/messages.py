@@ -243,7 +243,10 @@ ALIGNMENT_ROWS: Final[tuple[MessageSpec[JobSettings], ...]] = (
         forms=(WireFormat("0, 0", "uint8 [N, 16]", "alignment"),)),
     MessageSpec(Kind.ROW_ORDER, FIRST_TO_HOLDER, "where the common nodes stand in the order of rows", "blinding",
         "Follows from ids that the receiver has as well, and from the first holder's seed; nobody but the holders may "
-        "know it.", forms=(WireFormat("0, 0", "int32 [N]", "alignment, not for an inference"),)),
+        "know it.", forms=(WireFormat("0, 0", "int32 [N]", "alignment, not for an inference"),), rounds=range(1)),
+    MessageSpec(Kind.ROW_ORDER, FIRST_TO_HOLDER, "the key of the hashes of ids that were common before", "random",
+        "Drawn for one alignment; nobody but the holders may know it.", rounds=range(1, 2),
+        forms=(WireFormat("0, 1", "uint8 [32]", "alignment for an inference, where all kept the one before"),)),
 )
 """Where rows of all holders are the same nodes."""
 # fmt: on
