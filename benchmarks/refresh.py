@@ -117,9 +117,8 @@ def main() -> None:
     given = parser.parse_args()
     warnings.filterwarnings("ignore", "Sparse CSR")
     print(f"{platform.machine()}, {os.cpu_count()} cores")
-    print(
-        "| job | nodes | common | what changed | seconds | in full | MB: aligned + rest |\n|---|---:|---:|---|---:|---:|---:|"
-    )
+    print("| job | nodes | common | what changed | seconds | in full | MB: aligned + rest |")
+    print("|---|---:|---:|---|---:|---:|---:|")
     for nodes in given.nodes:
         for overlap in given.overlap:
             for paradigm in _JOBS:

@@ -193,10 +193,10 @@ def test_predictions_count_as_alignments_where_a_holder_has_new_ids(sites: Sites
     nodes.write_text(nodes.read_text().replace("a,0,", "a,5,"))
     assert not predicts()
     assert sites.count("alignment") == 1
-    for count, party in enumerate("AB", start=2):  # of the other holder's ids A has new ones, then B
+    for counted, party in enumerate("AB", start=2):
         adds(party, "new,1,1,\n")
         assert predicts()
-        assert sites.count("alignment") == count
+        assert sites.count("alignment") == counted
     nodes.write_text(nodes.read_text().replace("b,1,", "b,5,"))
     assert not predicts()
     adds("A", "more,1,1,\n")

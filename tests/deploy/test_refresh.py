@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -89,8 +90,8 @@ def test_where_the_prediction_is_refused_the_one_before_is_answered_from(monkeyp
 
 def test_a_session_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10_000, 15))
-    monkeypatch.setattr(submitting.time, "monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(submitting.time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     sites = Sites(("fraud", "answer"), deaf=True)
     with pytest.raises(RunError, match=r"^0{32} still answers 40 s after"):
         refreshed(sites, ONLINE, monkeypatch)

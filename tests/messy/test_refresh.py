@@ -142,7 +142,7 @@ def sums(tables: Tables) -> np.ndarray:
 def unmatched(before: np.ndarray, after: np.ndarray, ids: Sequence[str]) -> set[str]:
     """The ids of rows of ``after`` that are near none of ``before``."""
     far = np.linalg.norm(after[:, None] - before[None], axis=2).min(axis=1)
-    return {ids[row] for row in np.flatnonzero(far > np.abs(before).max() * 1e-4)}
+    return {ids[row] for row in np.flatnonzero(far > np.abs(before).max() * 1e-4).tolist()}
 
 
 def test_the_server_of_a_vertical_job_sees_by_values_which_rows_changed(tmp_path: Path) -> None:
