@@ -2,12 +2,14 @@
 
 Two holders and the server are threads of this machine. Beside each change stands the control: the same prediction where
 one holder has lost the alignment before, so that all ids are aligned in full. ``--overlap`` is the share of a holder's
-nodes that are common. Bytes are a holder's, in the alignment and in all that follows.
+nodes that are common. Processor's seconds are of all parties together, and depend little on what else runs. Bytes are
+a holder's, in the alignment and in all that follows.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import platform
 import tempfile
@@ -86,27 +88,26 @@ def measure(paradigm: str, nodes: int, overlap: float) -> list[str]:
 
 
 def _row(paradigm: str, nodes: int, overlap: float, what: str, run: Path, *, changed: bool) -> str:
-    seconds, aligned, rest = _predicted(run)
-    row = f"| {paradigm} | {nodes:,} | {overlap:.0%} | {what} | {seconds:.1f} |"
+    times, aligned, rest = _predicted(run)
+    in_full = ""
     if changed:
         (RunDirectory.open(run).party_path("B") / "aligned.safetensors").unlink()
-        row += f" {_predicted(run)[0]:.1f} |"
-    else:
-        row += " |"
-    row += f" {aligned / 1e6:.1f} + {rest / 1e6:.1f} |"
+        in_full = _predicted(run)[0]
+    sent = f"{aligned / 1e6:.1f} + {rest / 1e6:.1f}"
+    row = f"| {paradigm} | {nodes:,} | {overlap:.0%} | {what} | {times} | {in_full} | {sent} |"
     print(row, flush=True)
     return row
 
 
-def _predicted(run: Path) -> tuple[float, int, int]:
-    """Seconds of a prediction; bytes that B sent in its alignment, and in the rest of it."""
-    began = time.perf_counter()
+def _predicted(run: Path) -> tuple[str, int, int]:
+    """Seconds of a prediction, and of the processor; bytes that B sent in its alignment, and in the rest of it."""
+    began, worked = time.perf_counter(), time.process_time()
     predict(run)
-    took = time.perf_counter() - began
+    times = f"{time.perf_counter() - began:.1f} ({time.process_time() - worked:.1f})"
     rows = read_json(RunDirectory.open(run).party_path("B") / "prediction_traffic.json", list[dict[str, Any]], "")
     sent = [row for row in rows if row["direction"] == "sent"]
     aligned = sum(row["bytes"] for row in sent if row["kind"] in _ALIGNING)
-    return took, aligned, sum(row["bytes"] for row in sent) - aligned
+    return times, aligned, sum(row["bytes"] for row in sent) - aligned
 
 
 def main() -> None:
@@ -116,8 +117,9 @@ def main() -> None:
     parser.add_argument("--overlap", type=float, nargs="+", default=[1.0])
     given = parser.parse_args()
     warnings.filterwarnings("ignore", "Sparse CSR")
+    logging.getLogger("veilgraph").setLevel(logging.ERROR)
     print(f"{platform.machine()}, {os.cpu_count()} cores")
-    print("| job | nodes | common | what changed | seconds | in full | MB: aligned + rest |")
+    print("| job | nodes | common | what changed | seconds (processor's) | in full | MB: aligned + rest |")
     print("|---|---:|---:|---|---:|---:|---:|")
     for nodes in given.nodes:
         for overlap in given.overlap:
