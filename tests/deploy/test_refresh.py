@@ -30,7 +30,7 @@ CLOSED = parse_job({"name": "fraud", "data": DATA})
 
 
 class Sites:
-    """Sites that run jobs until they are stopped, unless deaf, and end a prediction at once, ``failing`` or well."""
+    """Sites that run jobs until they are stopped, unless deaf; a prediction is refused, or done when asked again."""
 
     def __init__(self, *running: tuple[str, str], failing: bool = False, deaf: bool = False) -> None:
         self.asked: list[tuple[str, str]] = []
@@ -41,7 +41,10 @@ class Sites:
         ]
 
     def jobs(self, sites: Sequence[PartyId], _within_s: float) -> dict[PartyId, list[JobReport]]:
-        return dict.fromkeys(sites, self._jobs)
+        found = dict.fromkeys(sites, self._jobs)
+        done = {"state": "done"}
+        self._jobs = [each.model_copy(update=done) if each.work == "predict" else each for each in self._jobs]
+        return found
 
     def ask(self, sites: Sequence[PartyId], _within_s: float, **what: Any) -> dict[PartyId, Any]:
         assert tuple(sites) == SITES
@@ -50,16 +53,15 @@ class Sites:
         if what["ask"] == "stop" and not self._deaf:
             self._jobs = [each for each in self._jobs if each.job != what["about"]]
         if what["ask"] == "run" and not refuses:
-            state: Any = "running" if what["work"] == "answer" else "done"
-            self._jobs.append(JobReport(job=what["id"], name="fraud", work=what["work"], state=state))
+            assert all(each.state == "done" for each in self._jobs if each.work == "predict"), "one after the other"
+            self._jobs.append(JobReport(job=what["id"], name="fraud", work=what["work"], state="running"))
         return dict.fromkeys(sites, SimpleNamespace(refuses=refuses))
 
 
-def refreshed(
-    sites: Sites, settings: JobSettings, monkeypatch: pytest.MonkeyPatch, *, wait: bool = False
-) -> list[tuple[str, str]]:
+def refreshed(sites: Sites, settings: JobSettings, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     monkeypatch.setattr(submitting, "administrator", lambda *_: nullcontext(sites))
-    submitting.refresh(KIT, settings, wait=wait, report=lambda _: None)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    submitting.refresh(KIT, settings, wait=False, report=lambda _: None)
     return sites.asked
 
 
@@ -72,7 +74,7 @@ def test_a_session_that_answers_is_stopped_and_a_new_one_follows(monkeypatch: py
 def test_without_a_session_one_begins_and_jobs_that_open_at_once_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refreshed(Sites(), ONLINE, monkeypatch) == [("run", "predict"), ("run", "answer")]
     sites = Sites(("fraud", "answer"))
-    assert refreshed(sites, CLOSED, monkeypatch, wait=True) == [("run", "predict")]
+    assert refreshed(sites, CLOSED, monkeypatch) == [("run", "predict")]
 
 
 def test_where_the_prediction_is_refused_the_one_before_is_answered_from(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +93,6 @@ def test_where_the_prediction_is_refused_the_one_before_is_answered_from(monkeyp
 def test_a_session_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10_000, 15))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(time, "sleep", lambda _: None)
     sites = Sites(("fraud", "answer"), deaf=True)
     with pytest.raises(RunError, match=r"^0{32} still answers 40 s after"):
         refreshed(sites, ONLINE, monkeypatch)
