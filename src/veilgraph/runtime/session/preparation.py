@@ -113,7 +113,8 @@ def _with_known(store: PartyStore, own: Preparation) -> Preparation:
         identity, ids, common = kept.facts["identity"], unpack_ids(kept.tensors) or [], kept.facts["common"]
     else:
         facts = _alignment_facts(store)
-        identity, ids, common = facts["identity"], store.ids() or [], facts.get("common_nodes", 0)
+        ids, common = store.ids() or [], facts.get("common_nodes", 0)
+        identity = facts["identity"] if common else ""
     mark = ""
     if (organisation := own.organisation) is not None:
         mark = _NEW_IDS if set(read_ids(organisation.settings, organisation.folder)) - set(ids) else ""
