@@ -43,9 +43,7 @@ TOKEN_BYTES: Final = 16
 PIECE_ROWS: Final = 1 << 13
 MAX_IDS: Final = 10_000_000  # largest set of a holder: a list without end would keep its relays busy for ever
 
-KEY_ROUND: Final = 1
-"""Of the tag under which the first holder tells others the key of known ids' tokens."""
-
+_KEY_ROUND: Final = 1  # of the tag under which the first holder tells others the key of known ids' tokens
 _ROWS_OF_TASK: Final = 1 << 9  # that one thread multiplies at a time
 GROUP_ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141  # SEC 2, 2.4.1
 _EVEN: Final = b"\x02"  # first byte of a compressed point, whose y is even
@@ -104,14 +102,13 @@ def align_holder(
     """
     check_ids(link.party, ids)
     before, set_sizes, places, digests = set(known), dict[PartyId, int](), list[int](), list[bytes]()
+    ring = _Ring(link, holders, secrets, stated or {})
     if grows:
         places = [row for row, text in enumerate(ids) if text not in before]
         places = [places[row] for row in expand(secrets(SEED_BYTES), "order", (len(places),)).argsort().tolist()]
-        ring = _Ring(link, holders, secrets, stated or {})
         ring.send_own([ids[row] for row in places])
         set_sizes = {**ring.relay(), link.party: len(places)}
         digests = [hashlib.sha256(point).digest()[:TOKEN_BYTES] for point in ring.collect_own(len(places))]
-        previous = ring.previous
     if known:
         key, kept = _agree_on_key(link, holders, secrets), [row for row, text in enumerate(ids) if text in before]
         digests += [hashlib.blake2b(ids[row].encode(), key=key, digest_size=TOKEN_BYTES).digest() for row in kept]
@@ -121,9 +118,9 @@ def align_holder(
     tokens = tokens[ascending]
     if not _is_ascending(tokens):
         raise ProtocolError(
-            f"{previous} returned the points of {link.party} with one of them twice",
+            f"{ring.previous} returned the points of {link.party} with one of them twice",
             code="points-twice",
-            party=previous,
+            party=ring.previous,
         )
     link.send(SERVER, Tag(Kind.ID_TOKENS), _to_tensor(tokens))
     common = _receive_tokens(link, SERVER, Tag(Kind.COMMON_IDS))
@@ -140,7 +137,7 @@ def align_holder(
 def _agree_on_key(link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> bytes:
     """Draw the key of known ids' tokens at the first holder, and tell the other holders: 32 bytes, of one alignment."""
     first, *others = holders
-    tag = Tag(Kind.ROW_ORDER, 0, KEY_ROUND)
+    tag = Tag(Kind.ROW_ORDER, 0, _KEY_ROUND)
     if link.party != first:
         return receive_as(link, first, tag, (SEED_BYTES,), torch.uint8).numpy().tobytes()
     key = secrets(SEED_BYTES)
