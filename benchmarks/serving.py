@@ -2,8 +2,8 @@
 
 Two holders, the server and its broker, ``net serve`` and its callers are processes of this machine. A caller has one
 connection, and asks for one node after the other. Twice: as it is, and with a proxy before the broker by which a
-message takes ``DELAY_MS`` from one holder to the other. Under load a holder's process is killed, and the service
-restarted.
+message takes ``DELAY_MS`` from one holder to the other. Under load a holder's process is killed, the tables change and
+are refreshed, and the service is restarted.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import cycle, pairwise, takewhile
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
 
 from benchmarks.graphs import random_parties
@@ -41,7 +43,7 @@ from veilgraph.deploy.demo import LocalNetwork, free_port, local_network
 from veilgraph.deploy.kit import PROXY_VARIABLE, Kit
 from veilgraph.deploy.progress import site_processes
 from veilgraph.deploy.project import ProjectSettings, provision
-from veilgraph.deploy.submit import submit
+from veilgraph.deploy.submit import refresh, submit
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.messages import revelation_causes
@@ -81,11 +83,11 @@ class _Callers:
         self._port, self._tls = port, ssl.create_default_context(cafile=certificate)
         self._head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: "
 
-    def ask(self, ids: Sequence[str], callers: int, *, again: bool = False) -> Load:
+    def ask(self, ids: Iterable[str], callers: int, *, again: bool = False) -> Load:
         """Ask for each id once; ``again``: until it is answered, over a new connection where one ends."""
         return asyncio.run(self._ask(ids, callers, again=again))
 
-    async def _ask(self, ids: Sequence[str], callers: int, *, again: bool) -> Load:
+    async def _ask(self, ids: Iterable[str], callers: int, *, again: bool) -> Load:
         load, left, began = Load(), iter(ids), time.perf_counter()
         answered = [began]
 
@@ -124,6 +126,19 @@ class _Callers:
                 return await asyncio.open_connection("localhost", self._port, ssl=self._tls)
             await asyncio.sleep(0.1)
         raise OSError("nobody answers")
+
+    def await_new(self, text: str) -> float:
+        """Ask for an id, about ten times a second, until it is predicted; return when."""
+
+        async def until() -> float:
+            reader, writer = await self._connected()
+            while True:
+                with suppress(IndexError):  # unknown as yet
+                    if await self._exchange(reader, writer, text) == 200:
+                        return time.perf_counter()
+                await asyncio.sleep(0.1)
+
+        return asyncio.run(until())
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: str) -> int:
         body = json.dumps({"ids": [text]})
@@ -219,13 +234,20 @@ def measure(nodes: int, requests: int) -> list[str]:
                     submit(network.administrator, job, "train", resume=False, wait=True, report=print)
                     submit(network.administrator, job, "predict", resume=False, wait=True, report=print)
                     left = list(load_predictions(RunDirectory.open(run).party(job.data.label_party)).askable)
-                rows += _measure(network, job, run, folder, where, left, requests)
+                rows += _measure(network, job, run, files, folder, where, left, requests)
             os.environ.pop(PROXY_VARIABLE, None)
     return rows
 
 
 def _measure(
-    network: LocalNetwork, job: JobSettings, run: Path, folder: Path, where: str, left: list[str], requests: int
+    network: LocalNetwork,
+    job: JobSettings,
+    run: Path,
+    files: dict[PartyId, Path],
+    folder: Path,
+    where: str,
+    left: list[str],
+    requests: int,
 ) -> list[str]:
     """Rows of one network; takes the ids that it asks for from ``left``."""
     port, rows, known = free_port(), list[str](), list[str]()
@@ -245,6 +267,11 @@ def _measure(
     if where == "one machine":
         with _serving(run, folder, port) as serving:
             rows.append(_restarted_service(serving, callers, known, run, folder, port))
+        session = _Session(network, job)
+        with _serving(run, folder, port):
+            callers.ask([left.pop()], 1, again=True)
+            rows.append(_refreshed(network, callers, known, job, files))
+        session.end()
     return rows
 
 
@@ -272,6 +299,36 @@ def _restarts(session: _Session, callers: _Callers, asked: Sequence[str], job: J
     )
     print(row, flush=True)
     return [row]
+
+
+def _refreshed(
+    network: LocalNetwork, callers: _Callers, known: Sequence[str], job: JobSettings, files: dict[PartyId, Path]
+) -> str:
+    """Have a customer come to both holders, and refresh, while callers ask for known ones."""
+    for file in files.values():
+        path = file.parent / "nodes.parquet"
+        nodes = pq.read_table(path)
+        new = nodes.slice(0, 1).set_column(0, "id", pa.array(["new"]))
+        pq.write_table(pa.concat_tables([nodes, new]), path)
+    found, answered = list[Load](), threading.Event()
+
+    def again() -> Iterator[str]:
+        yield from takewhile(lambda _: not answered.is_set(), cycle(known[:_LOAD]))
+
+    asking = threading.Thread(target=lambda: found.append(callers.ask(again(), _LOAD, again=True)))
+    asking.start()
+    began = time.perf_counter()
+    refresh(network.administrator, job, wait=False, report=print)
+    took = callers.await_new("new") - began
+    answered.set()
+    asking.join()
+    row = (
+        f"refreshed: a new customer is answered {took:.1f} s after the command; of those known before "
+        f"{found[0].statuses[200]} were answered meanwhile, with a gap of {found[0].longest_gap_s:.1f} s and "
+        f"{found[0].unanswered} connections ended without an answer"
+    )
+    print(row, flush=True)
+    return row
 
 
 def _restarted_service(

@@ -176,6 +176,34 @@ def test_one_job_more_than_consented_to(sites: Sites, limits: str, monkeypatch: 
     sites.submit(job("other"), "train")
 
 
+def test_predictions_count_as_alignments_where_a_holder_has_new_ids(sites: Sites) -> None:
+    """Without them no id can become common, whatever else has changed: nothing is told that consent counts."""
+
+    def adds(party: PartyId, row: str) -> None:
+        with (sites.folder / party / "nodes.csv").open("a") as file:
+            file.write(row)
+
+    def predicts() -> bool:
+        sites.submit(job(), "predict")
+        return Kind.BLINDED_IDS in sites.kinds()
+
+    sites.says(consent={"alignments": 3})
+    sites.submit(job(), "train")
+    nodes = sites.folder / "B" / "nodes.csv"
+    nodes.write_text(nodes.read_text().replace("a,0,", "a,5,"))
+    assert not predicts()
+    assert sites.count("alignment") == 1
+    for counted, party in enumerate("AB", start=2):
+        adds(party, "new,1,1,\n")
+        assert predicts()
+        assert sites.count("alignment") == counted
+    nodes.write_text(nodes.read_text().replace("b,1,", "b,5,"))
+    assert not predicts()
+    adds("A", "more,1,1,\n")
+    refused_by_all(sites, r"^B refuses the job: consent\.alignments=3 is used up", job(), "predict")
+    assert sites.count("alignment") == 3
+
+
 def test_what_the_limits_refuse_leaves_no_trace(sites: Sites) -> None:
     """A journal that every refused job made longer could be made to fill the disk."""
     refused_by_all(sites, r"B refuses the job: limits\.max_rounds=1", job(**{**NETWORK, "model": {"rounds": 2}}))

@@ -27,6 +27,7 @@ from veilgraph.deploy.checking import check_sites
 from veilgraph.deploy.control import logs, status, stop
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.progress import SiteJob, SiteJobs, epsilon_of, traffic_of
+from veilgraph.deploy.submit import refresh
 from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph.link.identity import load_roots
 from veilgraph.protocol.consent import Journal, all_waiting, count
@@ -320,5 +321,15 @@ def test_single_nodes_are_opened_again_after_a_holder_was_killed(consortium: Con
         assert opened(3, 4).shape == (2, before.shape[1])
         with refused(RunError, code="used-up"):
             asyncio.run(ask_session(folder, prepared, [5]))
+        refresh(consortium.network.administrator, settings, wait=False, report=print)
+        newer = load_predictions(PartyStore(folder)).prepared
+        assert newer != prepared
+        code, deadline = "no-session", time.monotonic() + 60
+        while code == "no-session":
+            assert time.monotonic() < deadline
+            with pytest.raises(RunError) as caught:
+                asyncio.run(ask_session(folder, newer, [1]))
+            code = caught.value.code
+        assert code == "used-up", "counts stay"
         stop(consortium.network.administrator, None)
         await_quiet(consortium)

@@ -44,7 +44,7 @@ with deferred():
     from veilgraph.deploy.progress import SiteJobs
     from veilgraph.deploy.project import draft_project, extend, provision, read_project
     from veilgraph.deploy.revocation import install_list
-    from veilgraph.deploy.submit import submit
+    from veilgraph.deploy.submit import refresh, submit
     from veilgraph.protocol import consent
     from veilgraph.protocol.limits import revelations
     from veilgraph.report.tables import table
@@ -198,7 +198,7 @@ def _metrics_address(text: str | None, beyond: bool) -> Address | None:
 def submit_command(
     job: Path,
     kit: KitOption,
-    work: Literal["train", "align", "predict", "answer", "audit"] = "train",
+    work: Literal["train", "align", "predict", "refresh", "answer", "audit"] = "train",
     overrides: Overrides = None,
     resume: bool = False,
     retries: Annotated[int, option(min=0)] = 0,
@@ -211,14 +211,21 @@ def submit_command(
         JOB.yaml (job): The job; data.holders names the holders.
         --work WORK: train: align the tables if they are not aligned, then train. align: align alone. predict: predict
             the nodes that today's tables have in common, with the trained run. answer: in a job with online, open
-            single nodes for net serve at the label holder until stopped, from shares of the newest prediction. audit:
-            every party attacks the holders' data with what it saw; all parties must allow it.
+            single nodes for net serve at the label holder until stopped, from shares of the newest prediction. refresh:
+            predict, and with online answer from it, in place of a session that answers from the prediction before.
+            audit: every party attacks the holders' data with what it saw; all parties must allow it.
         --resume: Continue the run of this name from the parties' checkpoints.
         --retries: How many times to continue with --resume after a lost party or connection.
     """
     settings = read_settings(job, overrides)
+    if work == "refresh" and resume:
+        raise typer.BadParameter("a refresh predicts from the beginning; leave it out", param_hint="--resume")
+    opened = open_kit(kit, passphrase_file)
 
-    submit(open_kit(kit, passphrase_file), settings, work, resume=resume, wait=wait, retries=retries, report=say)
+    if work == "refresh":
+        refresh(opened, settings, wait=wait, retries=retries, report=say)
+    else:
+        submit(opened, settings, work, resume=resume, wait=wait, retries=retries, report=say)
     if wait and work == "audit":
         where = f"runs/{settings.name} in its own kit, or where it joined with --runs"
         echo(f"done; every holder finds what was found out about it with: veilgraph audit RUN, RUN being {where}")

@@ -9,8 +9,8 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import count
-from typing import Final
+from itertools import chain, count
+from typing import Any, Final
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, RunError, VeilgraphError
 from veilgraph.core.text import Report
@@ -27,6 +27,7 @@ _ANSWER_S: Final = 20.0
 _POLL_S: Final = 1.0
 _WITHIN_S: Final = (3.0, 12.0)  # for answers: the longest after a poll that some site left open, as a busy one does
 _CAUSE_S: Final = 5.0  # in which the others say what they know of a failure: the first may not know why
+_END_S: Final = 40.0  # twice what a stopped process has to end by itself
 _SILENT_S: Final = 60.0  # a site that does not answer for so long is lost
 
 
@@ -59,6 +60,54 @@ def submit(
             report(f"{error}; going on")
             resume, connect_s = True, max(connect_s, _REJOIN_S)
     raise RunError(f"retries={retries} must be at least 0")
+
+
+def refresh(
+    kit: Kit, settings: JobSettings, *, wait: bool, report: Report, retries: int = 0, connect_s: float = 30.0
+) -> str:
+    """Have the parties predict anew from their tables and, in a job with ``online``, answer from that prediction.
+
+    A session that answers from the prediction before is stopped first, and submitted again where the new one fails.
+    ``wait`` is for the last of what is submitted, whose id is returned. The rest, and errors, are as for ``submit``.
+    """
+    check_names(settings)
+    online = settings.outcome.keeps_shares
+
+    def submitted(work: SiteWork, waits: bool) -> str:
+        options: dict[str, Any] = {"report": report, "retries": retries, "connect_s": connect_s}
+        return submit(kit, settings, work, resume=False, wait=waits, **options)
+
+    stopped = online and _stop_answers(kit, settings, report, connect_s)
+    try:
+        predicted = submitted("predict", wait or online)
+    except VeilgraphError:
+        if stopped:
+            report("there is no new prediction; answering from the one before")
+            submitted("answer", False)
+        raise
+    return submitted("answer", wait) if online else predicted
+
+
+def _stop_answers(kit: Kit, settings: JobSettings, report: Report, connect_s: float) -> bool:
+    """Stop a job's sessions that answer, and wait for their end: whether there were any; ``RunError``: one goes on."""
+    sites, deadline, stopped = sites_of(settings, kit.roles), time.monotonic() + _END_S, set[str]()
+    with administrator(kit, connect_s) as ops:
+        while True:
+            said = chain.from_iterable(ops.jobs(sites, _ANSWER_S).values())
+            named = (job for job in said if job.name == settings.name and job.work == "answer")
+            running = {job.job for job in named if job.state == "running"}
+            for job_id in running - stopped:
+                report(f"{job_id[:8]}: answers from the prediction before; stopping it")
+                ops.ask(sites, _ANSWER_S, ask="stop", about=job_id)
+            stopped |= running
+            if not running:
+                return bool(stopped)
+            if time.monotonic() > deadline:
+                way_out = "end it with: veilgraph net stop, and refresh again"
+                raise RunError(
+                    f"{', '.join(sorted(running))} still answers {_END_S:g} s after it was stopped; {way_out}"
+                )
+            time.sleep(_POLL_S)
 
 
 def _submit(

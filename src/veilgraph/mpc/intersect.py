@@ -8,6 +8,9 @@ server, which knows no id and no key, intersects them, and returns the common on
 
 An alignment lists the common ids in another order each time, and what is drawn for a row in training would follow that.
 So the first holder orders the ids by keyed hashes and tells the other holders, and not the server, where each goes.
+
+Ids that an earlier alignment found to be common need no points: all holders know them, and the server does not. Their
+tokens are hashes under a key that the first holder draws for this alignment and tells the other holders alone.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ TOKEN_BYTES: Final = 16
 PIECE_ROWS: Final = 1 << 13
 MAX_IDS: Final = 10_000_000  # largest set of a holder: a list without end would keep its relays busy for ever
 
+_KEY_ROUND: Final = 1  # of the tag under which the first holder tells others the key of known ids' tokens
 _ROWS_OF_TASK: Final = 1 << 9  # that one thread multiplies at a time
 GROUP_ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141  # SEC 2, 2.4.1
 _EVEN: Final = b"\x02"  # first byte of a compressed point, whose y is even
@@ -58,7 +62,7 @@ class _Alignment:
     Attributes:
         rows: Tensor[C] int64, where the common ids are in this holder's list, in the order all holders agree on.
         identity: SHA-256 of the common tokens, hexadecimal; the same at all parties of one alignment and of no other.
-        set_sizes: holder → number of its ids, in the job's order of holders.
+        set_sizes: holder → number of its ids that went round, in the job's order of holders; empty where none did.
     """
 
     rows: Tensor
@@ -81,23 +85,34 @@ def align_holder(
     ids: Sequence[str],
     secrets: SecretSource = system_secrets,
     stated: Mapping[PartyId, int] | None = None,
+    *,
+    known: Sequence[str] = (),
+    grows: bool = True,
 ) -> _Alignment:
     """Find the ids that all holders have; every holder calls it, and the server ``align_server``. Once per link.
 
     ``ids`` are compared as UTF-8 text, exactly as given. ``secrets`` gives scalars and the order in which ids leave;
     the agreed order depends on all holders' scalars. ``stated``: holder → most ids that it may bring; default:
-    ``MAX_IDS`` each.
+    ``MAX_IDS`` each. ``known`` were common in an earlier alignment of these holders, and do not go round; without
+    ``grows`` no id does, as where no holder has had a new one since.
 
     Raises:
         DataError: an id is empty, occurs twice or is no text; there are none or too many; or none is common to all.
         ProtocolError: another party sent something that is not a curve point, or lost, added or doubled something.
     """
     check_ids(link.party, ids)
+    before, set_sizes, places, digests = set(known), dict[PartyId, int](), list[int](), list[bytes]()
     ring = _Ring(link, holders, secrets, stated or {})
-    order = expand(secrets(SEED_BYTES), "order", (len(ids),)).argsort()
-    ring.send_own([ids[row] for row in order.tolist()])
-    set_sizes = {**ring.relay(), link.party: len(ids)}
-    digests = [hashlib.sha256(point).digest()[:TOKEN_BYTES] for point in ring.collect_own(len(ids))]
+    if grows:
+        places = [row for row, text in enumerate(ids) if text not in before]
+        places = [places[row] for row in expand(secrets(SEED_BYTES), "order", (len(places),)).argsort().tolist()]
+        ring.send_own([ids[row] for row in places])
+        set_sizes = {**ring.relay(), link.party: len(places)}
+        digests = [hashlib.sha256(point).digest()[:TOKEN_BYTES] for point in ring.collect_own(len(places))]
+    if known:
+        key, kept = _agree_on_key(link, holders, secrets), [row for row, text in enumerate(ids) if text in before]
+        digests += [hashlib.blake2b(ids[row].encode(), key=key, digest_size=TOKEN_BYTES).digest() for row in kept]
+        places += kept
     tokens = np.array(digests, _TOKEN_DTYPE)
     ascending = tokens.argsort()
     tokens = tokens[ascending]
@@ -109,14 +124,25 @@ def align_holder(
         )
     link.send(SERVER, Tag(Kind.ID_TOKENS), _to_tensor(tokens))
     common = _receive_tokens(link, SERVER, Tag(Kind.COMMON_IDS))
-    found = np.searchsorted(tokens, common)
-    if not np.array_equal(tokens[found.clip(max=len(tokens) - 1)], common):
+    if not np.isin(common, tokens).all():
         raise ProtocolError(
             f"{SERVER} sent {link.party} common ids that {link.party} does not have", code="foreign-ids", party=SERVER
         )
     _check_any_common(common, holders)
-    rows = order[torch.from_numpy(ascending[found])]
-    return _Alignment(rows, _tokens_digest(common), {holder: set_sizes[holder] for holder in holders})
+    rows = torch.tensor(places, dtype=torch.int64)[torch.from_numpy(ascending[np.searchsorted(tokens, common)])]
+    sizes = {holder: set_sizes[holder] for holder in holders if holder in set_sizes}
+    return _Alignment(rows, _tokens_digest(common), sizes)
+
+
+def _agree_on_key(link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> bytes:
+    """Draw the key of known ids' tokens at the first holder, and tell the other holders: 32 bytes, of one alignment."""
+    first, *others = holders
+    tag = Tag(Kind.ROW_ORDER, 0, _KEY_ROUND)
+    if link.party != first:
+        return receive_as(link, first, tag, (SEED_BYTES,), torch.uint8).numpy().tobytes()
+    key = secrets(SEED_BYTES)
+    broadcast(link, others, tag, torch.frombuffer(bytearray(key), dtype=torch.uint8))
+    return key
 
 
 def align_server(link: Link, holders: Sequence[PartyId]) -> _ServerAlignment:

@@ -43,22 +43,25 @@ log = logging.getLogger("veilgraph")
 def align(own: Preparation) -> Prepared:
     """Find the common nodes, privately, and build the party's graph. Called at all parties together.
 
-    Training draws by rows, so they are in an order that a repeated job has again. An inference draws nothing: its rows
-    keep the alignment's order, in which the server recognises none. Raises ``ConfigError``: a party refuses, at all
-    with the same reason; ``DataError``: a table breaks a rule, or no node is common.
+    Consent counts it, but where no holder has new ids: then no id can become common. Training draws by rows, so they
+    are in an order that a repeated job has again. An inference draws nothing: its rows keep the alignment's order, in
+    which the server recognises none. Raises ``ConfigError``: a party refuses, at all with the same reason;
+    ``DataError``: a table breaks a rule, or no node is common.
     """
     link, settings, organisation, encoding = own.link, own.job, own.organisation, own.encoding
     holders = settings.data.names
     if organisation is None:
-        _agree_to_align(link, settings, None, 0)
+        if own.grows:
+            _agree_to_align(link, settings, None, 0)
         found = align_server(link, holders)
         return Prepared(found.identity, {"common_nodes": found.common, "set_sizes": dict(found.set_sizes)})
     party, folder, scaling = organisation.settings, organisation.folder, settings.data.feature_scaling
     table = read_table(party, folder, encoding, scaling, own.streams)
-    stated = _agree_to_align(link, settings, organisation, table.num_nodes)
-    alignment = align_holder(link, holders, table.ids.to_pylist(), stated=stated)
+    stated = _agree_to_align(link, settings, organisation, table.num_nodes) if own.grows else None
+    ids = table.ids.to_pylist()
+    alignment = align_holder(link, holders, ids, stated=stated, known=own.known, grows=own.grows)
     rows = alignment.rows
-    said, is_warning = match_rate(len(rows), table.ids.to_pylist(), party.ids)
+    said, is_warning = match_rate(len(rows), ids, party.ids)
     log.log(logging.WARNING if is_warning else logging.INFO, "%s: %s", link.party, said)
     if encoding is None:
         rows = rows[agree_on_order(link, holders, table.ids.take(pa.array(rows.numpy())).to_pylist(), own.streams)]

@@ -201,8 +201,8 @@ _HELLO: Final = (
     "Version, hashes of settings and alignment, number of common nodes, number and precision of feature columns where "
     "the method needs them, checkpoints held and whether they may be replaced, training steps that the privacy budget "
     "allows, number of the release held and whether it is of another alignment, the reason of a refusal, whether a "
-    "person is still to approve, and before an alignment the number of the holder's ids; how long the sender's records "
-    "are, their hashes under a secret salt, and signatures."
+    "person is still to approve, and before an alignment the number of the holder's ids and whether some are new; how "
+    "long the sender's records are, their hashes under a secret salt, and signatures."
 )
 _SEAL: Final = "Says who the sender is and nothing of its data; the secret halves of the keys stay at the sender."
 _ASKED: Final = "Drawn from a secret of the sender's, and from nothing of its data."
@@ -243,7 +243,10 @@ ALIGNMENT_ROWS: Final[tuple[MessageSpec[JobSettings], ...]] = (
         forms=(WireFormat("0, 0", "uint8 [N, 16]", "alignment"),)),
     MessageSpec(Kind.ROW_ORDER, FIRST_TO_HOLDER, "where the common nodes stand in the order of rows", "blinding",
         "Follows from ids that the receiver has as well, and from the first holder's seed; nobody but the holders may "
-        "know it.", forms=(WireFormat("0, 0", "int32 [N]", "alignment, not for an inference"),)),
+        "know it.", forms=(WireFormat("0, 0", "int32 [N]", "alignment, not for an inference"),), rounds=range(1)),
+    MessageSpec(Kind.ROW_ORDER, FIRST_TO_HOLDER, "the key of tokens of known ids", "random",
+        "Drawn for one alignment; nobody but the holders may know it.", rounds=range(1, 2),
+        forms=(WireFormat("0, 1", "uint8 [32]", "alignment that goes on from another"),)),
 )
 """Where rows of all holders are the same nodes."""
 # fmt: on

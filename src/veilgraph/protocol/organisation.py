@@ -62,6 +62,8 @@ class Preparation:
     """What a party makes its graph of, from ``streams`` that are the same in every session of a run.
 
     ``organisation`` is None at the server; ``encoding`` and ``then`` (profiles of tables) are of an earlier training.
+    ``known`` are ids that were common in an earlier alignment, which this one goes on from; empty where it is in full,
+    and at the server. ``grows``: whether any holder has ids that it had not then.
     """
 
     link: Link
@@ -70,6 +72,8 @@ class Preparation:
     organisation: Organisation | None = None
     encoding: FeatureEncoding | None = None
     then: Sequence[Profile] = ()
+    known: Sequence[str] = ()
+    grows: bool = True
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """From tables to a party's graph: as an earlier session kept it, or read anew and kept.
 
 A prediction reads the tables anew and notes how they have moved since training, in the party's log and its part of the
-run.
+run. It goes on from the alignment of the prediction before, or of training, if all parties kept the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams, private_see
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.build import BuiltGraph
-from veilgraph.graph.party import PartyGraph, load_party, reload_party, save_party
+from veilgraph.graph.party import PartyGraph, load_party, pack_ids, reload_party, save_party, unpack_ids
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
 from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.agreement import check_restart_allowed
@@ -32,21 +32,25 @@ from veilgraph.runtime.store import DRIFT
 from veilgraph.runtime.store.run_directory import PartyStore
 from veilgraph.tables.describe import PROFILES, Drift, drifted
 from veilgraph.tables.encode import FeatureEncoding
+from veilgraph.tables.nodes import read_ids
 
 _ALIGNMENT: Final = "alignment.json"
 ENCODING: Final = "encoding.json"
 _PROFILE: Final = "profile.json"
 _TABLES: Final = "tables.sha256"
 _KEPT, _MAX_IDENTITY = 2, 128
+_NEWEST: Final = "aligned"
+_NEW_IDS: Final = "+"  # after the identity: the party has ids that it had not then
 _HELD: Final = "!"  # after the identity: the party has trained on it, and does not begin again
 
 _Ids = tuple[Sequence[str], Sequence[str]]
 
 
 class AlignmentFacts(TypedDict):
-    """What a party keeps of an alignment or collection; ``set_sizes``: rows of the holders' tables, of an alignment."""
+    """What a party keeps of an alignment or collection; the rest of an alignment: rows of the holders' tables."""
 
     identity: str
+    common_nodes: NotRequired[int]
     set_sizes: NotRequired[dict[PartyId, int]]
 
 
@@ -85,8 +89,12 @@ def prepare(store: PartyStore, own: Preparation, *, anew: bool, restarts: bool) 
             _note_drift(store.path, party, [], len(own.then))
         return kept if rebuilt is None else _with_drift(store, kept.identity, rebuilt, own)
     if anew:
+        own = _with_known(store, own) if job.is_aligned else own
         prepared = paradigm_of(job).session.prepare(own)
         built = prepared.built
+        if job.is_aligned:
+            ids, common = ((), 0) if built is None else (_ids(built)[0], built.graph.common)
+            store.keeper.put(_NEWEST, pack_ids(ids), {"identity": prepared.identity, "common": common})
         return Aligned(prepared.identity) if built is None else _with_drift(store, prepared.identity, built, own)
     # Another seed, but for the job's own, at a later reading: other values under one would show what changed.
     begun, seed = store.has_trained() or (store.path / _ALIGNMENT).is_file(), store.seed()
@@ -97,6 +105,28 @@ def prepare(store: PartyStore, own: Preparation, *, anew: bool, restarts: bool) 
         return Aligned(prepared.identity)
     # Read back, as a resumed session has it: how products round may depend on where in memory a matrix lies.
     return _aligned(own, prepared.identity, reload_party(store.graph_path), _ids(prepared.built))
+
+
+def _with_known(store: PartyStore, own: Preparation) -> Preparation:
+    """Add what is known of the newest alignment, if all parties kept the same; each says whether it has new ids."""
+    if (kept := store.keeper.get(_NEWEST)) is not None:
+        identity, ids, common = kept.facts["identity"], unpack_ids(kept.tensors) or [], kept.facts["common"]
+    else:
+        facts = _alignment_facts(store)
+        ids, common = store.ids() or [], facts.get("common_nodes", 0)
+        identity = facts["identity"] if common else ""
+    mark = ""
+    if (organisation := own.organisation) is not None:
+        mark = _NEW_IDS if set(read_ids(organisation.settings, organisation.folder)) - set(ids) else ""
+    others = [party for party in (*own.job.data.names, SERVER) if party != own.link.party]
+    tag, said = Tag(Kind.HELLO, 1, _KEPT), text_tensor(identity + mark)
+    texts = [
+        tensor_text(text[:_MAX_IDENTITY]) for text in exchange(own.link, others, tag, said, shape=(None,)).values()
+    ]
+    if not identity or {text.removesuffix(_NEW_IDS) for text in texts} != {identity}:
+        return own
+    grows = any(text.endswith(_NEW_IDS) for text in (*texts, mark))
+    return replace(own, known=ids[:common], grows=grows)
 
 
 def kept_encoding(store: PartyStore) -> FeatureEncoding:
@@ -133,8 +163,12 @@ def _with_drift(store: PartyStore, identity: str, built: BuiltGraph, own: Prepar
 
 def kept_identity(store: PartyStore) -> str:
     """Identity of the alignment or collection of a party's graph, or ""; ``RunError`` where the file is damaged."""
+    return _alignment_facts(store)["identity"]
+
+
+def _alignment_facts(store: PartyStore) -> AlignmentFacts:
     path = store.path / _ALIGNMENT
-    return read_json(path, AlignmentFacts, DAMAGED_ALIGNMENT)["identity"] if path.is_file() else ""
+    return read_json(path, AlignmentFacts, DAMAGED_ALIGNMENT) if path.is_file() else {"identity": ""}
 
 
 def _write_prepared(store: PartyStore, prepared: Prepared, digest: str, seed: int) -> None:

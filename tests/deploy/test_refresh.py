@@ -1,0 +1,116 @@
+"""``net submit --work refresh``: a prediction in place of the one before, and of a session that answers from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from typer.testing import CliRunner
+
+from veilgraph.cli import app
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.types import PartyId
+from veilgraph.deploy import submit as submitting
+from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.progress import JobReport
+from veilgraph.deploy.roles import Roles
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+
+ROLES = Roles(project="fraud", server="localhost", holders=("bank", "shop"))
+SITES = ("bank", "shop", ROLES.deals)
+KIT = cast("Kit", SimpleNamespace(roles=ROLES))
+DATA = {"holders": ["bank", "shop"], "label_holder": "bank"}
+ONLINE = parse_job({"name": "fraud", "paradigm": "sealed", "data": DATA, "named_nodes": 9, "online": True})
+CLOSED = parse_job({"name": "fraud", "data": DATA})
+
+
+_PREDICTS = 3
+
+
+class Sites:
+    """Sites that run jobs until they are stopped, unless deaf; a prediction is refused, or runs for some polls."""
+
+    def __init__(self, *running: tuple[str, str], failing: bool = False, deaf: bool = False) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self._failing, self._deaf = failing, deaf
+        self._polls = 0
+        self._jobs = [
+            JobReport(job=f"{number}" * 32, name=name, work=work, state="running")
+            for number, (name, work) in enumerate(running)
+        ]
+
+    def jobs(self, sites: Sequence[PartyId], _within_s: float) -> dict[PartyId, list[JobReport]]:
+        found = dict.fromkeys(sites, self._jobs)
+        self._polls += any(each.work == "predict" for each in self._jobs)
+        if self._polls == _PREDICTS:
+            done = {"state": "done"}
+            self._jobs = [each.model_copy(update=done) if each.work == "predict" else each for each in self._jobs]
+        return found
+
+    def ask(self, sites: Sequence[PartyId], _within_s: float, **what: Any) -> dict[PartyId, Any]:
+        assert tuple(sites) == SITES
+        self.asked.append((what["ask"], what.get("work") or what["about"][:1]))
+        refuses = "consent.jobs=1 is used up" if self._failing and what.get("work") == "predict" else ""
+        if what["ask"] == "stop" and not self._deaf:
+            self._jobs = [each for each in self._jobs if each.job != what["about"]]
+        if what["ask"] == "run" and not refuses:
+            assert all(each.state == "done" for each in self._jobs if each.work == "predict"), "one after the other"
+            self._jobs.append(JobReport(job=what["id"], name="fraud", work=what["work"], state="running"))
+        return dict.fromkeys(sites, SimpleNamespace(refuses=refuses))
+
+
+def refreshed(sites: Sites, settings: JobSettings, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    monkeypatch.setattr(submitting, "administrator", lambda *_: nullcontext(sites))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    submitting.refresh(KIT, settings, wait=False, report=lambda _: None)
+    return sites.asked
+
+
+def test_a_session_that_answers_is_stopped_and_a_new_one_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this job alone; a training of it, and sessions of others, go on."""
+    sites = Sites(("fraud", "answer"), ("other", "answer"), ("fraud", "train"))
+    assert refreshed(sites, ONLINE, monkeypatch) == [("stop", "0"), ("run", "predict"), ("run", "answer")]
+
+
+def test_without_a_session_one_begins_and_jobs_that_open_at_once_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refreshed(Sites(), ONLINE, monkeypatch) == [("run", "predict"), ("run", "answer")]
+    sites = Sites(("fraud", "answer"))
+    assert refreshed(sites, CLOSED, monkeypatch) == [("run", "predict")]
+
+
+def test_where_the_prediction_is_refused_the_one_before_is_answered_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = Sites(("fraud", "answer"), failing=True)
+    with pytest.raises(RunError, match=r"consent\.jobs=1 is used up"):
+        refreshed(sites, ONLINE, monkeypatch)
+    stop, predict, refusal, *more = sites.asked
+    assert (stop, predict, refusal[0]) == (("stop", "0"), ("run", "predict"), "stop")
+    assert more == [("run", "answer")]
+    sites = Sites(failing=True)
+    with pytest.raises(RunError, match=r"consent\.jobs=1 is used up"):
+        refreshed(sites, ONLINE, monkeypatch)
+    assert ("run", "answer") not in sites.asked, "none was there before"
+
+
+def test_a_session_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10_000, 15))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    sites = Sites(("fraud", "answer"), deaf=True)
+    with pytest.raises(RunError, match=r"^0{32} still answers 40 s after"):
+        refreshed(sites, ONLINE, monkeypatch)
+    assert sites.asked == [("stop", "0")], "once"
+
+
+def test_a_job_that_names_files_and_a_refresh_that_goes_on_are_refused(tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^data\.holders: a submitted job names its holders"):
+        submitting.refresh(KIT, parse_job({"data": {"dataset": "synthetic"}}), wait=True, report=lambda _: None)
+    job = tmp_path / "job.yaml"
+    job.write_text("name: fraud\ndata: {holders: [bank, shop], label_holder: bank}\n")
+    words = ["net", "submit", str(job), "--kit", str(tmp_path), "--work", "refresh", "--resume"]
+    found = CliRunner().invoke(app, words)
+    assert found.exit_code == 2
+    assert "--resume" in found.output
