@@ -104,7 +104,7 @@ def ran(job: JobSettings) -> Ran:
 
 
 TRUSTS = {3: ("dealer", "majority"), 2: ("dealer", "nobody")}
-LONG = {"train.checkpoint_every": 1000, "timeout_s": 1800}
+LONG: dict[str, object] = {"train.checkpoint_every": 1000, "timeout_s": 1800}
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def measure_trust(dataset: str, holders: int) -> list[TrustFigures]:
     """The shipped job with so many holders by either trust, in turn, several times."""
     job = with_overrides(shipped_job(f"{dataset}-sealed"), {"data.holders": holders, **LONG})
     jobs = {trust: with_overrides(job, {"trust": trust}) for trust in TRUSTS[holders]}
-    rounds: dict[str, list[tuple[Ran, float]]] = {trust: [] for trust in TRUSTS}
+    rounds: dict[str, list[tuple[Ran, float]]] = {trust: [] for trust in jobs}
     with installed(job.data.names):
         for _ in range(_REPEATS):
             for trust, each in jobs.items():

@@ -11,7 +11,6 @@ pytest.importorskip("numba", reason="the kernels are compiled by numba: veilgrap
 from tests.mpc.pair.parties import both
 from veilgraph.core.secrets import system_secrets
 from veilgraph.link.view import RecordedLink
-from veilgraph.mpc.pair import entries
 from veilgraph.mpc.pair.entries import DEGREE, MOST_TERMS, inner, plan_of
 from veilgraph.mpc.pair.lattice import Keys, Owner, key_messages
 from veilgraph.mpc.pair.polynomials import Ring, primes_below
@@ -49,7 +48,8 @@ def test_sums_of_products(shape, bits):
     assert one.shape == other.shape == shape[1:]
     assert one.dtype == torch.int64
     assert torch.equal(one + other, (left * right).sum(0))
-    plan = plan_of(*shape, bits)
+    terms, entries = shape
+    plan = plan_of(terms, entries, bits)
     assert sent == [*((size, 0) for size in key_messages(plan.scheme)), *plan.messages()]
 
 
@@ -66,7 +66,8 @@ def test_sums_of_the_largest_numbers(bits):
 
 
 def test_few_entries_lie_side_by_side():
-    plans = [plan_of(*case) for case in [(32, 980, 32), (2, 379_120, 64), (140, 10_031, 64), (1, 1, 64), (300 - 44, 1, 64)]]
+    cases = [(32, 980, 32), (2, 379_120, 64), (140, 10_031, 64), (1, 1, 64), (256, 1, 64)]
+    plans = [plan_of(terms, entries, bits) for terms, entries, bits in cases]
     assert [(plan.beside, plan.rows, plan.answers) for plan in plans] == [
         (8, 4, 1),
         (1, 2, 47),
@@ -82,7 +83,7 @@ def test_few_entries_lie_side_by_side():
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (MOST_TERMS + 1, 5)])
 def test_no_terms_or_too_many_are_refused(shape):
     with pytest.raises(ValueError, match="give 1 to 256 terms"):
-        plan_of(*shape, 64)
+        plan_of(shape[0], shape[1], 64)
 
 
 @pytest.mark.parametrize(("bits", "primes"), [(64, 3), (32, 2)])
@@ -119,7 +120,7 @@ def test_shares_are_uniform_and_do_not_repeat():
 
 def test_schemes_are_within_the_standard():
     for rows in range(MOST_TERMS.bit_length()):
-        form = entries.plan_of(1 << rows, DEGREE, 64).scheme
+        form = plan_of(1 << rows, DEGREE, 64).scheme
         assert form.degree == DEGREE
         assert form.primes * form.prime_bits <= 218
         assert not set(form.ring.primes) & set(Ring(DEGREE, primes_below(60, 6, DEGREE)[3:]).primes)

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,9 +17,8 @@ from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import layers, numbers, saved, scaled, small_graphs, small_job
 from tests.roles.federation import Settings
 from veilgraph.audit.attack import load_view
-from veilgraph.core.errors import ConfigError, ProtocolError
-from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.link.wrapper import Wrapper
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import chosen_twin
 from veilgraph.protocol.costs import size_of

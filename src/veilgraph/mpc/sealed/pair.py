@@ -31,7 +31,6 @@ from veilgraph.mpc.sealed.picks import Pick
 from veilgraph.mpc.sealed.sines import FACTOR_BITS, SUM_BITS, UNIT_BITS, odd_multiples
 from veilgraph.mpc.sealed.wire import DTYPES, Bilinear, Bit, Ring, Summands, Wire
 
-
 _DEGREE_BITS: Final = 18  # of the most edges at a node
 
 
@@ -57,7 +56,10 @@ class Together(Protocol):
         bits: int,
         /,
     ) -> Tensor:
-        """A sparse ``matrix`` of one party, of rows that sum up to 2^bits, times the other's, in ``ring``: [n, columns]."""
+        """A sparse ``matrix`` of one party times the other's ``rows``, in ``ring``: [targets, columns].
+
+        Entries of a row of the matrix sum up to 2^bits in magnitude at most.
+        """
 
     def wraps(self, own: Tensor, dtype: torch.dtype, /) -> Tensor:
         """The product of the bits that each has, in the ring of ``dtype``, int32 or int64."""
@@ -115,35 +117,32 @@ class PairMachine(Machine):
 
     @override
     def product(self, function: Bilinear, left: Wire, right: Wire) -> Summands:
-        l, r, bits = self._own(left), self._own(right), left.bits + right.bits
-        own = function(l, r)
+        one, other, bits = self._own(left), self._own(right), left.bits + right.bits
+        own = function(one, other)
         first, second = self.holders
         # Whose share of the left factor meets the other's of the right one: a factor that somebody owns is its alone.
         meets = [
-            one
-            for one, other in ((first, second), (second, first))
-            if left.owner in (None, one) and right.owner in (None, other)
+            holder
+            for holder, peer in ((first, second), (second, first))
+            if left.owner in (None, holder) and right.owner in (None, peer)
         ]
         if not meets:
             return Summands(own, bits)
         if function is torch.mul:
-            l, r = (part.reshape(-1) for part in torch.broadcast_tensors(l, r))
+            flat, others = (part.broadcast_to(own.shape).reshape(-1) for part in (one, other))
             if left is right:
-                return Summands(own + 2 * self._together.inner(l[None]).reshape(own.shape), bits)
-            leads = [l if self._leads == (one == first) else r for one in meets]
-            return Summands(own + self._together.inner(torch.stack(leads)).reshape(own.shape), bits)
-        l, sizes = self._as_matrices(function, l, r)
-        for one in meets:
-            own = own + self._together.matmul(*((l, None) if self.party == one else (None, r)), sizes)
-        return Summands(own, bits)
-
-    @staticmethod
-    def _as_matrices(function: Bilinear, left: Tensor, right: Tensor) -> tuple[Tensor, tuple[int, int, int]]:
+                return Summands(own + 2 * self._together.inner(flat[None]).reshape(own.shape), bits)
+            factors = [flat if holder == self.party else others for holder in meets]
+            return Summands(own + self._together.inner(torch.stack(factors)).reshape(own.shape), bits)
         if function is transposed_matmul:
-            left = left.T
+            one = one.T
         elif function is not matmul:
             raise TypeError(f"{function}: two holders without a dealer multiply entries and matrices alone")
-        return left, (left.shape[0], left.shape[1], right.shape[1])
+        sizes = one.shape[0], one.shape[1], other.shape[1]
+        for holder in meets:
+            factor = (one, None) if holder == self.party else (None, other)
+            own = own + self._together.matmul(factor[0], factor[1], sizes)
+        return Summands(own, bits)
 
     @override
     def triple(self, left: Wire, middle: Wire, right: Wire) -> Summands:
@@ -200,8 +199,8 @@ class PairMachine(Machine):
         own = (bit.mask & 1).to(torch.bool)  # two shares of 0 or 1 differ in their last bits where it is 1
         if self._leads and bit.public is not None:
             own = own ^ bit.public
-        own, number = torch.broadcast_tensors(own, self._own(wire))
-        return Summands(self._together.gate(own, number), wire.bits)
+        number = self._own(wire)
+        return Summands(self._together.gate(own.expand_as(number), number), wire.bits)
 
     @override
     def hidden_graph(

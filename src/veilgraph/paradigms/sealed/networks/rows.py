@@ -186,17 +186,18 @@ class Rows:
         """Whether no entry that a block with hops moves is above 1."""
         return not self.context.plan.standard or block.startswith(UNIT)
 
-    def _home(self, *blocks: str, of: PartyId | None = None) -> list[Wire]:
-        """Columns of the given blocks made at home, one wire for each holder (or ``of`` one) that has some, and each block."""
-        home, found = self.context.plan.home, []
-        for holder, columns in zip(self.context.abreast, self.columns, strict=True):
-            if of not in (None, holder):
-                continue
-            for block in blocks:
-                start = self.context.width_of(holder, *home[: home.index(block)])
-                if width := self.context.width_of(holder, block):
-                    found.append(columns[:, start : start + width])
-        return found
+    def _home(self, *blocks: str) -> list[Wire]:
+        """Columns of the given blocks made at home, one wire for each holder that has some, and each block."""
+        made = (self._home_of(holder, block) for holder in self.context.abreast for block in blocks)
+        return [columns for columns in made if columns is not None]
+
+    def _home_of(self, holder: PartyId, block: str) -> Wire | None:
+        """A holder's columns of a block made at home; None where it has none."""
+        home, width = self.context.plan.home, self.context.width_of(holder, block)
+        if not width:
+            return None
+        start = self.context.width_of(holder, *home[: home.index(block)])
+        return self.columns[list(self.context.abreast).index(holder)][:, start : start + width]
 
     def _hop_by_hop(self, made: Mapping[int, Wire]) -> list[Wire]:
         """Σ_k P^k·B_k, of k → B_k, over all holders' edges, as P·(B_1 + P·(B_2 + …)): a list of one wire, or empty."""
@@ -281,13 +282,14 @@ class Rows:
         return concatenate([one, *self._products_with_home(taken, count)], 1)
 
     def _products_with_home(self, taken: Sequence[tuple[Wire, PartyId, str]], count: int) -> list[Wire]:
-        """Multiply ``count`` rows each with a holder's columns of a block made at home: all with the same in one product."""
+        """Multiply ``count`` rows each with a holder's columns of a block: all that meet the same in one product."""
         found: dict[int, Wire] = {}
         groups: dict[tuple[PartyId | None, PartyId, str], list[int]] = {}
         for place, (rows, holder, block) in enumerate(taken):
             groups.setdefault((rows.owner, holder, block), []).append(place)
         for (_, holder, block), places in groups.items():
-            for columns in self._home(block, of=holder):
+            columns = self._home_of(holder, block)
+            if columns is not None:
                 rows = concatenate([taken[place][0] for place in places])
                 made = self.opened(self.machine.product(matmul, rows, columns))
                 found |= {place: made[at * count : (at + 1) * count] for at, place in enumerate(places)}
