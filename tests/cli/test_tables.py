@@ -1,5 +1,8 @@
 """From exported tables to predictions and the record, by commands alone."""
 
+import csv
+import io
+import json
 import shutil
 import socket
 from pathlib import Path
@@ -12,6 +15,7 @@ from veilgraph.graph.party import load_party
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.messages import all_revelations
 from veilgraph.protocol.party_settings import read_party_settings
+from veilgraph.runtime.store.predictions import load_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.tables.describe import describe_party
 
@@ -86,7 +90,7 @@ def test_what_was_paid_trained_or_is_being_sent_is_never_discarded(file: str, tm
     run = RunDirectory.create(tmp_path / "run", parse_job({}))
     kept = run.party_path("A") / file
     kept.parent.mkdir(parents=True)
-    kept.write_text("")
+    kept.write_text("begun\npaid\n")
     run.discard_unsent()
     assert kept.is_file()
     kept.unlink()
@@ -254,6 +258,16 @@ def test_from_tables_of_own_nodes_to_predictions(parts: Path, tmp_path: Path) ->
     own = (parts / "B" / "nodes.csv").read_text(encoding="utf-8").splitlines()[1].split(",")[0].strip('"')
     predicted = veilgraph("predict", run, "--ids", own)
     assert predicted.stdout.splitlines()[1].startswith(f"{own},")
+    shown = veilgraph("predict", run).stdout
+    everybody = list(csv.DictReader(io.StringIO(shown)))
+    tables = {each.parent.name: each.read_text(encoding="utf-8") for each in parts.glob("*/nodes.csv")}
+    written = {(holder, row["id"]) for holder, text in tables.items() for row in csv.DictReader(io.StringIO(text))}
+    assert {(row["holder"], row["id"]) for row in everybody} == written
+    assert len(everybody) == len(written) > len({row["id"] for row in everybody}), "a node of two holders stands twice"
+    of_b = load_predictions(RunDirectory.open(run).party("B")).csv().splitlines()[1:]
+    assert [f"B,{line}" for line in of_b] == [line for line in shown.splitlines() if line.startswith("B,")]
+    told = json.loads(veilgraph("predict", run, "--json").stdout)["predictions"]
+    assert [(each["holder"], each["id"]) for each in told] == [(row["holder"], row["id"]) for row in everybody]
     assert "'x' (1 of 1) is not among the" in one_error(veilgraph("predict", run, "--ids", "x"))
     report = veilgraph("report", run)
     assert report.exit_code == 0, report.output

@@ -14,6 +14,7 @@ from veilgraph_averaging.symbols.exchange import NONE, Confirmed, exchange_symbo
 from veilgraph_averaging.symbols.home import AtHome, own_job, own_model
 from veilgraph_averaging.symbols.twin import PlainSymbols
 
+from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.averaging.symbol_jobs import (
     ALL,
@@ -26,6 +27,7 @@ from tests.paradigms.perturbed import paid
 from tests.paradigms.union.banks import Banks, banks, by_name, predicted, without
 from tests.privacy.lifetime.ledgers import RUN, ledger
 from tests.roles.federation import Settings
+from veilgraph.core.errors import RunError
 from veilgraph.core.types import Kind
 from veilgraph.paradigms.sealed.inputs import padded
 from veilgraph.privacy.label_publisher import LabelPublisher
@@ -243,3 +245,7 @@ def test_two_whole_jobs_of_one_ledger_send_the_same_and_pay_once_for_own_account
     others = [name.replace("A/", "A/x") for name in ids["B"]]
     elsewhere = {"A": tmp_path / "of others", "B": places["B"]}
     train(job, tmp_path / "others", parties=graphs, ids={"A": names, "B": others}, ledgers=elsewhere)
+    again = {**places, "A": tmp_path / "of the same"}
+    with refused(RunError, code="same-people", key=places["A"]):
+        train(job, tmp_path / "refused", parties=graphs, ids=ids, ledgers=again)
+    assert not (tmp_path / "refused").exists(), "nothing was sent, and the folder is free for the job that is mended"
