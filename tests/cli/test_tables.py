@@ -6,11 +6,13 @@ import json
 import shutil
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.cli.commands import one_error, usage_error, veilgraph
+from veilgraph.cli.data import show_party
 from veilgraph.graph.party import load_party
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.messages import all_revelations
@@ -230,6 +232,34 @@ def test_a_party_file_is_drafted_checked_and_never_overwritten(tmp_path: Path) -
         veilgraph("data", "init", *tables, "--out", tmp_path / "p", "--party", "server")
     )
     assert not (tmp_path / "p").exists()
+
+
+_SYMBOLS = {"paradigm": "averaging", "averaging": {"symbols": {}}, "label_privacy": {"epsilon": 2}}
+_OF_NODES = {"paradigm": "node-dp", "release": {"features": {"epsilon": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("job", "scales", "ranges"),
+    [
+        (None, True, True),
+        ({"data": {"holders": 2, "feature_scaling": "none"}}, True, True),
+        ({"data": {"holders": 2, "feature_scaling": "standard"}}, False, False),
+        (_SYMBOLS, False, False),
+        (_OF_NODES, False, True),
+    ],
+    ids=["any job", "as they are", "standard", "symbols", "of nodes"],
+)
+def test_columns_far_out_of_range_are_named_with_what_the_job_takes(
+    job: dict[str, Any] | None, scales: bool, ranges: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job that standardises at home, or refuses standard, must not be told to set it."""
+    (tmp_path / "nodes.csv").write_text("id,x\nu,1e7\nv,-2e7\n", encoding="utf-8")
+    party = {"party": "A", "nodes": {"file": "nodes.csv", "id": "id", "features": [{"columns": ["x"]}]}}
+    (tmp_path / "party.yaml").write_text(yaml.safe_dump(party), encoding="utf-8")
+    show_party(tmp_path / "party.yaml", None if job is None else parse_job(job))
+    said = capsys.readouterr().out
+    assert ("have it scale" in said) == scales
+    assert ("declare their range" in said) == ranges
 
 
 # The same of a horizontal job
