@@ -36,6 +36,7 @@ from veilgraph.privacy.lifetime_ledger import Account, Budget, Lifetime
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import LifetimeCache
 from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.store import ALONE
 from veilgraph.runtime.store.run_directory import RunDirectory
 
 KINDS = {"node_list", "perturbed_labels", "hello"}
@@ -73,6 +74,7 @@ def test_a_job_is_its_twin_to_the_bit_and_later_predictions_cost_and_send_nothin
         assert entry["channel"] == "labels"
         rows = json.loads((run.party(party).path / "traffic.json").read_text())
         assert {row["kind"] for row in rows} == KINDS, "and nothing of features, edges, weights or scores"
+        assert json.loads((run.party(party).path / ALONE).read_text())["judged_by"] == "auc"
     before = {party: predicted(run, party) for party in job.data.names}
     predict(run.path)
     resume(run.path)
