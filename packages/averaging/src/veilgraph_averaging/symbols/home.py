@@ -71,7 +71,7 @@ def judged_by(graph: PartyGraph, classes: int) -> str:
     """
     assert graph.labels is not None
     assert graph.val_mask is not None
-    both = len(graph.labels[graph.val_mask].unique()) == _TWO
+    both = len(set(graph.labels[graph.val_mask].tolist())) == _TWO
     return AUC.name if classes == _TWO and both else ACCURACY.name
 
 
