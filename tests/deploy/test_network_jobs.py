@@ -169,8 +169,8 @@ def test_a_private_job_is_in_every_holders_ledger_for_life_and_the_others_heard_
     for party in HOLDERS:
         lines = lifetime_file(consortium, party).read_text().splitlines()
         assert sum(json.loads(line)["count"] for line in lines[1:]) == private[party].releases
-    name, lines = stands["A"]
-    check_heard(consortium, {**stands, "A": (name, lines - 1)})
+    name, count_now = stands["A"]
+    check_heard(consortium, {**stands, "A": (name, count_now - 1)})
 
 
 def lifetime_file(consortium: Consortium, party: str) -> Path:
