@@ -293,6 +293,7 @@ def test_from_tables_of_own_nodes_to_predictions(parts: Path, tmp_path: Path) ->
     tables = {each.parent.name: each.read_text(encoding="utf-8") for each in parts.glob("*/nodes.csv")}
     written = {(holder, row["id"]) for holder, text in tables.items() for row in csv.DictReader(io.StringIO(text))}
     assert {(row["holder"], row["id"]) for row in everybody} == written
+    assert [*dict.fromkeys(row["holder"] for row in everybody)] == ["A", "B"], "the label holder's are first"
     assert len(everybody) == len(written) > len({row["id"] for row in everybody}), "a node of two holders stands twice"
     of_b = load_predictions(RunDirectory.open(run).party("B")).csv().splitlines()[1:]
     assert [f"B,{line}" for line in of_b] == [line for line in shown.splitlines() if line.startswith("B,")]

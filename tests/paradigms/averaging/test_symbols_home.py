@@ -152,6 +152,10 @@ def test_the_figure_that_it_chooses_by_is_named() -> None:
     two, three = holder(90, 2).graph, holder(90, 3).graph
     assert judged_by(two, 2) == "auc"
     assert judged_by(three, 3) == "accuracy"
+    assert three.labels is not None
+    assert three.val_mask is not None
+    lacking = replace(three, labels=torch.where(three.val_mask, three.labels % 2, three.labels))
+    assert judged_by(lacking, 3) == "accuracy", "one of three classes is lacking there"
     assert two.labels is not None
     assert two.val_mask is not None
     one_class = replace(two, labels=two.labels.masked_fill(two.val_mask, 0))
