@@ -13,9 +13,11 @@ from tests.messy.export import export
 from tests.paradigms.horizontal import job as horizontal_job
 from tests.paradigms.horizontal import valued, write_tables
 from tests.tables.writing import with_classes, write
+from veilgraph.core.types import SERVER
 from veilgraph.graph.dataset import load_parts
 from veilgraph.protocol.job import adds_noise
 from veilgraph.protocol.job_file import read_job
+from veilgraph.protocol.limits import trust_of
 from veilgraph.protocol.messages import all_revelations
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.tables.column_settings import beyond_own_row
@@ -38,6 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 BY_NAME = ("bank", "shop", "--label-holder", "bank")
+THREE = ("telco", *BY_NAME)
 
 
 def init(*words: str | Path) -> str:
@@ -110,6 +113,19 @@ def test_names_alone_are_of_holders_elsewhere(tmp_path: Path) -> None:
     assert job.data.is_apart
     assert (job.name, job.data.names, job.data.label_party) == ("across", ("bank", "shop"), "shop")
     assert job.train.select_by == "f1"
+
+
+@pytest.mark.parametrize("trust", ["majority", "dealer"])
+@pytest.mark.parametrize("options", [(), ("--paradigm", "union"), ("--protect", "edge")], ids=["sealed", "union", "ε"])
+def test_who_names_whom_to_trust_gets_a_job_with_a_dealer(trust: str, options: tuple[str, ...], tmp_path: Path) -> None:
+    out = tmp_path / "job.yaml"
+    init(*THREE, "--trust", trust, *options, "--out", out)
+    job = read_job(out)
+    assert job.paradigm == ("union" if "union" in options else "sealed")
+    assert trust_of(job) == trust
+    assert (job.duties.dealing == SERVER) == (trust == "dealer")
+    (line,) = [each for each in out.read_text().splitlines() if each.startswith("trust:")]
+    assert ("outsider deals" in line) == (trust == "dealer")
 
 
 def test_a_draft_says_that_sealed_opens_less_unless_a_paradigm_was_chosen(tmp_path: Path) -> None:
@@ -291,6 +307,9 @@ def test_bad_calls_are_refused_and_nothing_is_written(files: list[Path], tmp_pat
         ("bank", "shop", "--protect", "edge", "--paradigm", "averaging"): "--protect edge",
         (*BY_NAME, "--epsilon", "3"): "--epsilon",
         (*BY_NAME, "--epsilon", "4"): "--epsilon",
+        (*BY_NAME, "--trust", "majority"): "trust=majority with 2 holders",
+        (*THREE, "--trust", "majority", "--paradigm", "vertical"): "--trust majority",
+        (*THREE, "--trust", "majority", "--protect", "node-edges"): "--trust majority",
     }
     for words, said in calls.items():
         assert said in one_error(veilgraph("init", *words, "--out", out)), words

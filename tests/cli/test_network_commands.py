@@ -22,7 +22,7 @@ from veilgraph.deploy.demo import free_port
 from veilgraph.deploy.failures import Failure
 from veilgraph.deploy.join import JobNews, report_waiting_jobs
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.progress import JobReport, Outcome
+from veilgraph.deploy.progress import JobReport, Outcome, SiteJobs
 from veilgraph.deploy.project import read_project
 from veilgraph.link import identity as private_key
 from veilgraph.protocol.consent import JobRequest, Journal, waiting
@@ -330,6 +330,23 @@ def test_a_site_tells_of_its_jobs_as_they_begin_and_end(kits: Path, tmp_path: Pa
         ("job-ended", "error", job_id),
         ("job-failed", "error", job_id),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("fraud", "fraud"), ("fraud (check)", "fraud (check)"), ("../x", "unknown"), (None, "unknown")]
+)
+def test_a_site_names_jobs_and_checks(name: str | None, shown: str, kits: Path, tmp_path: Path) -> None:
+    kit = Kit.open(shutil.copytree(kits / "bank", tmp_path / "bank"))
+    news, told = JobNews(kit, every_s=0), list[Any]()
+    news.tell(told.append)
+    folder = kit.jobs / ("1" * 32)
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text(json.dumps({} if name is None else {"name": name}))
+    news.tell(told.append)
+    (event,) = told
+    assert f"({shown}): " in str(event)
+    (job,) = SiteJobs(kit).now()
+    assert job.name == (name if name == "fraud" else ""), "of a check nothing is taken from a run of that name"
 
 
 def test_a_demonstration_that_failed_gives_way_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.runtime.store.run_directory import RunDirectory
+from veilgraph.protocol.judge import Predicted
+from veilgraph.runtime.store.predictions import csv_of_holders, load_by_holder, save_predictions
+from veilgraph.runtime.store.run_directory import RunDirectory, save_tensors
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -51,6 +54,19 @@ def test_what_is_asked_wrongly_is_one_line(run: Path, tmp_path: Path) -> None:
     cut = Path(shutil.copytree(run, tmp_path / "cut"))
     (cut / "summary.json").unlink()
     assert f"finish it with: veilgraph resume {cut}" in one_error(veilgraph("predict", cut))
+
+
+def test_classes_have_the_names_that_any_holder_knows(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", parse_job({"paradigm": "horizontal", "data": {"holders": ["A", "B"]}}))
+    for party, names in (("A", None), ("B", ["no", "yes"])):
+        store = run.party(party)
+        save_tensors(store.model_path, {"w": torch.zeros(1)}, {})
+        save_predictions(store, Predicted(torch.tensor([[0.25, 0.75]])), [f"{party}1"], names)
+    assert csv_of_holders(load_by_holder(run)).splitlines() == [
+        "holder,id,class,p_no,p_yes",
+        "A,A1,yes,0.250000,0.750000",
+        "B,B1,yes,0.250000,0.750000",
+    ]
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"[1, 2]", b'[["a", 1]]', b"{", b""])

@@ -1,17 +1,23 @@
 """From exported tables to predictions and the record, by commands alone."""
 
+import csv
+import io
+import json
 import shutil
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.cli.commands import one_error, usage_error, veilgraph
+from veilgraph.cli.data import show_party
 from veilgraph.graph.party import load_party
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.messages import all_revelations
 from veilgraph.protocol.party_settings import read_party_settings
+from veilgraph.runtime.store.predictions import load_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.tables.describe import describe_party
 
@@ -86,7 +92,7 @@ def test_what_was_paid_trained_or_is_being_sent_is_never_discarded(file: str, tm
     run = RunDirectory.create(tmp_path / "run", parse_job({}))
     kept = run.party_path("A") / file
     kept.parent.mkdir(parents=True)
-    kept.write_text("")
+    kept.write_text("begun\npaid\n")
     run.discard_unsent()
     assert kept.is_file()
     kept.unlink()
@@ -228,6 +234,34 @@ def test_a_party_file_is_drafted_checked_and_never_overwritten(tmp_path: Path) -
     assert not (tmp_path / "p").exists()
 
 
+_SYMBOLS = {"paradigm": "averaging", "averaging": {"symbols": {}}, "label_privacy": {"epsilon": 2}}
+_OF_NODES = {"paradigm": "node-dp", "release": {"features": {"epsilon": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("job", "scales", "ranges"),
+    [
+        (None, True, True),
+        ({"data": {"holders": 2, "feature_scaling": "none"}}, True, True),
+        ({"data": {"holders": 2, "feature_scaling": "standard"}}, False, False),
+        (_SYMBOLS, False, False),
+        (_OF_NODES, False, True),
+    ],
+    ids=["any job", "as they are", "standard", "symbols", "of nodes"],
+)
+def test_columns_far_out_of_range_are_named_with_what_the_job_takes(
+    job: dict[str, Any] | None, scales: bool, ranges: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job that standardises at home, or refuses standard, must not be told to set it."""
+    (tmp_path / "nodes.csv").write_text("id,x\nu,1e7\nv,-2e7\n", encoding="utf-8")
+    party = {"party": "A", "nodes": {"file": "nodes.csv", "id": "id", "features": [{"columns": ["x"]}]}}
+    (tmp_path / "party.yaml").write_text(yaml.safe_dump(party), encoding="utf-8")
+    show_party(tmp_path / "party.yaml", None if job is None else parse_job(job))
+    said = capsys.readouterr().out
+    assert ("have it scale" in said) == scales
+    assert ("declare their range" in said) == ranges
+
+
 # The same of a horizontal job
 
 
@@ -254,6 +288,17 @@ def test_from_tables_of_own_nodes_to_predictions(parts: Path, tmp_path: Path) ->
     own = (parts / "B" / "nodes.csv").read_text(encoding="utf-8").splitlines()[1].split(",")[0].strip('"')
     predicted = veilgraph("predict", run, "--ids", own)
     assert predicted.stdout.splitlines()[1].startswith(f"{own},")
+    shown = veilgraph("predict", run).stdout
+    everybody = list(csv.DictReader(io.StringIO(shown)))
+    tables = {each.parent.name: each.read_text(encoding="utf-8") for each in parts.glob("*/nodes.csv")}
+    written = {(holder, row["id"]) for holder, text in tables.items() for row in csv.DictReader(io.StringIO(text))}
+    assert {(row["holder"], row["id"]) for row in everybody} == written
+    assert [*dict.fromkeys(row["holder"] for row in everybody)] == ["A", "B"], "the label holder's are first"
+    assert len(everybody) == len(written) > len({row["id"] for row in everybody}), "a node of two holders stands twice"
+    of_b = load_predictions(RunDirectory.open(run).party("B")).csv().splitlines()[1:]
+    assert [f"B,{line}" for line in of_b] == [line for line in shown.splitlines() if line.startswith("B,")]
+    told = json.loads(veilgraph("predict", run, "--json").stdout)["predictions"]
+    assert [(each["holder"], each["id"]) for each in told] == [(row["holder"], row["id"]) for row in everybody]
     assert "'x' (1 of 1) is not among the" in one_error(veilgraph("predict", run, "--ids", "x"))
     report = veilgraph("report", run)
     assert report.exit_code == 0, report.output

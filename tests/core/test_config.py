@@ -155,6 +155,14 @@ CONTRADICTIONS: list[tuple[Content, str, str]] = [
     ({"model": {"rounds": 3}, "paradigm": "horizontal"}, "model.rounds", ""),
     ({"horizontal": {"dim": 3}}, "horizontal", ""),
     ({"privacy": {"unit": "edge", "epsilon_total": 4}}, "privacy", "paradigm: sealed"),
+    ({"paradigm": "union", "dealer_checks": 0.5}, "dealer_checks", "trust: majority"),
+    ({"paradigm": "union", "privacy": {"unit": "edge", "epsilon_total": 4}}, "privacy", "averaging"),
+    ({"paradigm": "union", "release": "holders"}, "release", "leave release out"),
+    (
+        {"paradigm": "sealed", "privacy": {"unit": "node", "epsilon_total": 0.3}},
+        "privacy.epsilon_total",
+        "at least 0.5",
+    ),
 ]
 
 

@@ -30,6 +30,9 @@ STOPPED = Failure.of(PeerFailed("the job was stopped"), SERVER)
 FEW = Failure.of(ProtocolError("2 of 3 holders are left, and the sum needs 3", code="too-few"), SERVER)
 OWN = Failure(kind="DataError")
 BUG = Failure(kind="ZeroDivisionError")
+SILENT_SHOP = Failure.of(PeerFailed("shop gave no sign of life for 20 s", code="silent", party="shop"), "bank")
+HEARD_STOP = Failure.of(PeerFailed("bank stopped; its own log says why", code="stopped", party="bank"), "shop")
+BOTH = [(ITS_LOG_SAYS, "bank"), (ITS_LOG_SAYS, "shop")]
 MISSES_NOBODY = Failure(kind="PeerFailed")
 
 
@@ -50,11 +53,13 @@ MISSES_NOBODY = Failure(kind="PeerFailed")
         # Where nobody is silent, those that miss nobody are named, else all.
         ({"bank": LOST_SHOP, "shop": MISSES_NOBODY, HERE: LOST_BANK}, None, [(ITS_LOG_SAYS, "shop")]),
         ({HERE: STOPPED}, None, [(ITS_LOG_SAYS, HERE)]),
-        (
-            {"bank": LOST_SHOP, "shop": Failure(kind="PeerFailed", lost="bank")},
-            None,
-            [(ITS_LOG_SAYS, "bank"), (ITS_LOG_SAYS, "shop")],
-        ),
+        ({"shop": HEARD_STOP, HERE: LOST_BANK}, None, [(LOST, "bank")]),
+        ({"bank": Failure(kind="PeerFailed", lost="shop"), "shop": HEARD_STOP}, None, BOTH),
+        # Who came late, when others had waited in vain, lost those that had given it up.
+        ({"bank": LOST_SHOP, "shop": HEARD_STOP}, None, [(LOST, "shop")]),
+        ({"bank": SILENT_SHOP, "telco": SILENT_SHOP, "shop": HEARD_STOP, HERE: SILENT_SHOP}, None, [(LOST, "shop")]),
+        ({"bank": LOST_SHOP, "shop": Failure(kind="LinkTimeout", lost="bank")}, None, [(LOST, "bank"), (LOST, "shop")]),
+        ({"bank": LOST_SHOP, "shop": HEARD_STOP, "telco": OWN}, None, [(ITS_LOG_SAYS, "telco")]),
         # A sum that lacks a holder is no cause.
         ({"bank": LOST_SHOP, HERE: FEW}, "shop", [(LOST, "shop")]),
         ({"bank": LOST_SHOP, HERE: FEW, "shop": OWN}, None, [(ITS_LOG_SAYS, "shop")]),

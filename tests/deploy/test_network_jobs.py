@@ -165,20 +165,34 @@ def test_a_private_job_spends_at_every_holders_own_site(consortium: Consortium, 
 def test_a_private_job_is_in_every_holders_ledger_for_life_and_the_others_heard_how_far_it_is(
     consortium: Consortium, private: Mapping[str, Trained]
 ) -> None:
-    stands = {}
+    """A learns alone: it states its ledger before, so that nobody waits, and the others hear of its sums next time."""
+    stands = lifetimes_of(consortium)
     for party in HOLDERS:
-        kit = Kit.open(consortium.network.kits[party])
-        party_file = kit.site.party_file
-        assert party_file is not None
-        lines = (party_file.parent / "ledger" / "lifetime.jsonl").read_text().splitlines()
+        lines = lifetime_file(consortium, party).read_text().splitlines()
         assert sum(json.loads(line)["count"] for line in lines[1:]) == private[party].releases
-        stands[party] = (json.loads(lines[0])["id"], len(lines))
-    for site, kit_path in consortium.network.kits.items():
-        heard = Kit.open(kit_path).marks / "heard"
-        told = {path.stem: json.loads(path.read_text()) for path in heard.glob("*.json")} if heard.is_dir() else {}
-        if site in (*HOLDERS, DEALER):
-            found = {party: (stand["ledger"], stand["lines"]) for party, stand in told.items()}
-            assert found == {party: stand for party, stand in stands.items() if party != site}
+    name, count_now = stands["A"]
+    check_heard(consortium, {**stands, "A": (name, count_now - 1)})
+
+
+def lifetime_file(consortium: Consortium, party: str) -> Path:
+    party_file = Kit.open(consortium.network.kits[party]).site.party_file
+    assert party_file is not None
+    return party_file.parent / "ledger" / "lifetime.jsonl"
+
+
+def lifetimes_of(consortium: Consortium) -> dict[str, tuple[str, int]]:
+    """Holder → id and lines of its ledger for life."""
+    read = {party: lifetime_file(consortium, party).read_text().splitlines() for party in HOLDERS}
+    return {party: (json.loads(lines[0])["id"], len(lines)) for party, lines in read.items()}
+
+
+def check_heard(consortium: Consortium, stands: Mapping[str, tuple[str, int]]) -> None:
+    """Every other holder, and the dealer, has heard that a holder's ledger is so far."""
+    for site in (*HOLDERS, DEALER):
+        heard = Kit.open(consortium.network.kits[site]).marks / "heard"
+        told = {path.stem: json.loads(path.read_text()) for path in heard.glob("*.json")}
+        found = {party: (stand["ledger"], stand["lines"]) for party, stand in told.items()}
+        assert found == {party: stand for party, stand in stands.items() if party != site}
 
 
 def test_a_site_knows_by_its_own_kit_what_a_job_sent_and_spent(private: Mapping[str, Trained]) -> None:
@@ -190,15 +204,24 @@ def test_a_site_knows_by_its_own_kit_what_a_job_sent_and_spent(private: Mapping[
         assert found.epsilon == (None if party == DEALER else pytest.approx(float(found.ledger[-1]["total"])))
 
 
-def test_a_prediction_of_changed_edges_spends_at_their_holders_site(
+def test_a_prediction_of_changed_edges_spends_nothing_and_another_snapshot_does(
     consortium: Consortium, private: Mapping[str, Trained]
 ) -> None:
+    """A draw that followed a change would name whoever changed, so a snapshot's sums stay as they were drawn."""
     edges = consortium.party_file("A").parent / "edges.csv"
     with consortium.changed(LEAKS, edges=edges):
         edges.write_text("".join(edges.read_text(encoding="utf-8").splitlines(keepends=True)[:-1]), encoding="utf-8")
         consortium.submit(job("private", **PRIVATE), "predict")
-    after = [trained(consortium, party, "private").releases for party in HOLDERS]
-    assert after == [2, 1, 1], "of edges that changed, and of nothing else"
+        await_quiet(consortium)
+        said = logs(Kit.open(consortium.network.kits["A"]), None)
+        assert "the data have changed since they were released" in said
+        assert [trained(consortium, party, "private").releases for party in HOLDERS] == [1, 1, 1]
+        before = lifetimes_of(consortium)
+        check_heard(consortium, before)
+        consortium.submit(job("private-later", **PRIVATE, snapshot="later"))
+        await_quiet(consortium)
+    after = lifetimes_of(consortium)
+    assert {party: after[party][1] - before[party][1] for party in HOLDERS} == {"A": 1, "B": 1, "C": 1}
 
 
 def test_a_job_waits_until_a_person_at_the_site_approves(consortium: Consortium) -> None:

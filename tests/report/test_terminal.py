@@ -245,6 +245,12 @@ def test_who_is_better_off_alone_is_named_with_figures() -> None:
     assert rest.startswith("B and C are no worse off with this model")
     errors = {"A": figures(2.0, 1.0, "rmse"), "B": figures(1.0, 2.0, "rmse")}
     assert alone_words({"alone": errors}, VALUE_MEASURES)[0].startswith("A is better off alone"), "less error is better"
+    chosen = {
+        way: {**by, "val_auc": auc, "test_auc": auc}
+        for (way, by), auc in zip(told["A"].items(), (0.9, 0.8), strict=True)
+    }
+    (by_auc,) = alone_words({"alone": {"A": {**chosen, "judged_by": "auc"}}}, CLASS_MEASURES)
+    assert by_auc.startswith("A is no worse off"), "by what it chose by, though its accuracy is less"
     (unknown,) = alone_words({"alone": {"A": figures(None, 0.5)}}, CLASS_MEASURES)
     assert unknown.startswith("Whether A is better off alone is not known")
     assert alone_words({}, CLASS_MEASURES) == []

@@ -182,7 +182,7 @@ def test_white_space_makes_no_further_category(tmp_path):
 
 def test_an_id_in_two_rows_is_said(tmp_path):
     write(tmp_path / "nodes.csv", {name: [*values, values[0]] for name, values in NUMBERS.items()})
-    assert "'000123' is in 2 rows; --id KundenNr takes it" in refused_with(tmp_path, "nodes.csv")
+    assert "'000123' is in 2 rows; --duplicates first or last takes it" in refused_with(tmp_path, "nodes.csv")
     half = {name: [*values, *values[:21]] for name, values in NUMBERS.items()}
     write(tmp_path / "half.csv", half)
     assert "takes it" not in refused_with(tmp_path, "half.csv")
@@ -215,6 +215,13 @@ def test_a_few_repeated_ids_are_drafted_with_what_settles_them(tmp_path):
     settled = draft(guess([sample(tmp_path / "nodes.csv")], decided), "bank", tmp_path, decided)
     assert parse_party_text(settled.text).nodes.duplicates == "last"
     assert not any("duplicates" in each for each in settled.decisions)
+    for way in ("first", "last"):
+        unnamed = Choices(duplicates=way)
+        text = draft(guess([sample(tmp_path / "nodes.csv")], unnamed), "bank", tmp_path, unnamed).text
+        assert (found := parse_party_text(text).nodes).id == "KundenNr"
+        assert found.duplicates == way
+    with pytest.raises(DataError, match="--duplicates first or last takes it"):
+        guess([sample(tmp_path / "nodes.csv")], Choices(duplicates="refuse"))
 
 
 def test_ids_that_repeat_once_they_are_written_alike_are_drafted_with_what_settles_them(tmp_path):

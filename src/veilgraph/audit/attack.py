@@ -65,7 +65,7 @@ def load_view(run: RunDirectory, party: PartyId) -> View:
     graph = None if party == SERVER else load_party(run.party(party).graph_path)
     works = tuple(path.stem.partition("-")[2] for path in files)
     predicted = partial(predictions_of, run.party(party)) if party in run.settings.duties.scoring else None
-    return View(party, run.settings, messages, own, graph, works, predicted)
+    return View(party, run.settings, messages, own, graph, works, predicted, run.party(party).ids())
 
 
 def predictions_of(store: PartyStore) -> Tensor:
@@ -193,6 +193,13 @@ class AuditContext:
         """4,000 random pairs of the target's nodes; true: the 5 % whose features have the largest inner products."""
         features = self.graph(target).features.to_dense().numpy()
         return alike_pairs(features, 4000, share=ALIKE, seed=self.seed)
+
+    def symbols(self, target: PartyId, told: Mapping[str, int]) -> tuple[Nodes, Nodes]:
+        """Rows of a holder's nodes that others know by id, [n], and the class that each of them was ``told``, [n]."""
+        rows = {name: row for row, name in enumerate(self.run.party(target).ids() or ())}
+        known = [(rows[name], symbol) for name, symbol in told.items() if name in rows]
+        nodes, classes = np.array(known, dtype=np.int64).reshape(-1, 2).T
+        return nodes, classes
 
     def members(self, target: PartyId) -> Flags:
         """The training nodes of a holder with labels, [N] bool."""

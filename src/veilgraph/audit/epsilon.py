@@ -77,7 +77,7 @@ def _canary_tests(case: AuditContext, adversary: str, found: Sequence[Evidence])
 
     Released features go to the holders that learn, privately trained weights to all parties, edges' noisy votes and
     what is made of noisy sums to the label holder (unless the dealer colludes), and perturbed labels to whoever gets
-    gradients.
+    gradients or symbols.
     """
     settings, members = case.settings, members_of(adversary)
     privacy, private, plan, duties = settings.privacy, settings.label_privacy, settings.training_plan, settings.duties
@@ -95,11 +95,12 @@ def _canary_tests(case: AuditContext, adversary: str, found: Sequence[Evidence])
         if (noise.counts_votes or noise.sums_records) and hears:
             guesses = partial(_vote_guesses if noise.counts_votes else _paradigm_guesses, case, adversary)
             yield duties.publishing, settings.noise.canaries, f"{_LACKING} privacy.canaries", guesses
-    gradients = [each for each in found if each.sort == "gradients"]
-    holders = {holder for each in gradients for holder in each.about if each.about == (holder,)}
-    if private is not None and (learnt_from := [holder for holder in perturbing(settings) if holder in holders]):
-        lacking = "the job has no canaries among labels; train it again with label_privacy.canaries"
-        yield learnt_from, private.canaries, lacking, partial(_label_guesses, case, gradients)
+    for sort, guess in (("gradients", _label_guesses), ("symbols", _symbol_guesses)):
+        told = [each for each in found if each.sort == sort]
+        holders = {holder for each in told for holder in each.about if each.about == (holder,)}
+        if private is not None and (learnt_from := [holder for holder in perturbing(settings) if holder in holders]):
+            lacking = "the job has no canaries among labels; train it again with label_privacy.canaries"
+            yield learnt_from, private.canaries, lacking, partial(guess, case, told)
 
 
 def vote_canaries_of(case: AuditContext, holder: PartyId) -> VoteCanaries:
@@ -138,6 +139,24 @@ def _label_guesses(case: AuditContext, gradients: Sequence[Evidence], holder: Pa
             words = f"{evidence.words}, {canaries.count} canaries among the labels"
             claim = "The limit is the ledger's total, of one label."
             yield Guesses(words, scores, canaries.coins, 0.0, limit, claim=claim)
+
+
+def _symbol_guesses(case: AuditContext, told: Sequence[Evidence], holder: PartyId) -> Iterator[Guesses]:
+    """Guesses about canaries among a holder's labels from symbols: of those that are at edges with the adversary."""
+    graph = case.whole_graph(holder)
+    canaries = LabelCanaries.of(case.settings, graph, _saved_canaries(case, holder).key)
+    places, limit = canaries.places(graph).numpy(), _claimed_epsilon(case, holder)
+    for evidence in told:
+        if evidence.about != (holder,):
+            continue
+        nodes, classes = case.symbols(holder, evidence.symbols)
+        symbol_of = dict(zip(nodes.tolist(), classes.tolist(), strict=True))
+        seen = np.array([place in symbol_of for place in places.tolist()])
+        symbols = np.array([symbol_of[place] for place in places[seen].tolist()])
+        words = f"{evidence.words}, {len(symbols)} canaries among them"
+        scores = (symbols == 1).astype(np.float64) - (symbols == 0)
+        claim = "The limit is the ledger's total, of one label."
+        yield Guesses(words, scores, canaries.coins.numpy()[seen], 0.0, limit, claim=claim)
 
 
 def _class_one_scores(evidence: Evidence, places: Nodes, others: Nodes, labels: Nodes) -> Floats:

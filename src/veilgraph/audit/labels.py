@@ -25,6 +25,8 @@ from veilgraph.audit.finding import Outcome
 from veilgraph.audit.pairs import Pairs, check_rows, fit_quietly, unit_columns
 from veilgraph.audit.statistics import Truth
 from veilgraph.core.errors import DataError
+from veilgraph.privacy.randomised_response import LabelResponse
+from veilgraph.protocol.canaries import LabelCanaries
 from veilgraph.protocol.view import Floats
 
 Labels = NDArray[np.int64]
@@ -85,6 +87,26 @@ def blind(at: Scene) -> Outcome:
         f"{among}. The accuracy is that of groups with the names that fit them best. Without and "
         "pooled: similarity of features.",
     )
+
+
+@attack("labels", "symbols")
+def from_symbols(at: Scene) -> Outcome:
+    """Take each training node for the class of its symbol; canaries, whose labels are others, are left out."""
+    labels, train, _, classes = at.case.labels(at.target)
+    nodes, told = at.case.symbols(at.target, at.evidence.symbols)
+    private, graph = at.case.settings.label_privacy, at.case.whole_graph(at.target)
+    if private is not None and private.canaries:
+        train = np.setdiff1d(train, LabelCanaries.of(at.case.settings, graph, b"").places(graph).numpy())
+    asked = np.isin(nodes, train) & (told >= 0)
+    if not asked.any():
+        raise DataError(f"no training node of {at.target} has a symbol there")
+    said, places = np.eye(classes)[told[asked]], np.arange(int(asked.sum()))
+    scores, truth = binary_targets(said, labels[nodes[asked]], places)
+    right = accuracy(said, labels[nodes[asked]], places)
+    note = f"{len(places)} training nodes with a symbol."
+    if private is not None:
+        note += f" The job has {LabelResponse(private.epsilon, classes).keep_probability:.1%} of symbols be true."
+    return Outcome(scores, truth, accuracy=right, note=note)
 
 
 def _infer_labels(at: Scene, *, training: bool, by_clusters: bool = False) -> Outcome:

@@ -39,6 +39,18 @@ def from_gradients(at: Scene) -> Outcome:
     return Outcome(scores, at.case.members(at.target), note="Members: training nodes; all others are not.")
 
 
+@attack("membership", "symbols")
+def from_symbols(at: Scene) -> Outcome:
+    """Take for members the nodes that have a symbol or, where all have one, those without the most frequent one."""
+    nodes, told = at.case.symbols(at.target, at.evidence.symbols)
+    if not len(nodes):
+        raise DataError(f"no node of {at.target} is at an edge that both have")
+    is_sure = bool((told < 0).any())
+    scores = told >= 0 if is_sure else told != np.bincount(told).argmax()
+    note = "Nodes that are not trained on have no symbol." if is_sure else "Every node has a symbol."
+    return Outcome(scores.astype(np.float64), at.case.members(at.target)[nodes], note=note)
+
+
 @attack("membership", "posteriors", "model")
 def from_confidence(at: Scene) -> Outcome:
     """Score nodes by confidence: models are surer of what they were trained on (Duddu et al. 2020)."""

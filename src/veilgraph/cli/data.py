@@ -108,6 +108,23 @@ def _some_ids(found: Mapping[str, Sequence[str]]) -> str:
     return f" ({'; '.join(said)})" if said else ""
 
 
+def _words_of_range(description: describe.PartyDescription, job: JobSettings | None) -> str:
+    """Say which columns are far out of range, and what to do in a job, or in any; empty where none are in the way."""
+    numbers = (each for each in description.features if isinstance(each, describe.NumericDescription))
+    far = [each.column for each in numbers if each.is_far]
+    scales = job is not None and (job.inputs.standardises or job.data.feature_scaling == "standard")
+    if not far or scales:
+        return ""
+    # Where ε is of one node, means and deviations of all rows are refused.
+    scaled = (
+        "" if job is not None and job.inputs.per_node else "have it scale (standard, which preset auto chooses), or "
+    )
+    return (
+        f"far out of range: {', '.join(far)}; a job with data.feature_scaling: none may refuse them: {scaled}declare "
+        "their range here (nodes.features, scale)"
+    )
+
+
 def show_party(file: Path, job: JobSettings | None = None) -> describe.PartyDescription:
     """Read and show a party file's tables, with warnings; ``job``: also how it uses edges to others' nodes."""
     settings = read_party_settings(file)
@@ -115,13 +132,8 @@ def show_party(file: Path, job: JobSettings | None = None) -> describe.PartyDesc
         description = describe.describe_party(settings, party_folder(file))
     for table in party_tables(description):
         results().print(table)
-    if far := [
-        each.column for each in description.features if isinstance(each, describe.NumericDescription) and each.is_far
-    ]:
-        echo(
-            f"far out of range: {', '.join(far)}; a job with data.feature_scaling: none may refuse them: have it scale "
-            "(standard, which preset auto chooses), or declare their range here (nodes.features, scale)"
-        )
+    if words := _words_of_range(description, job):
+        echo(words)
     if description.from_edges:
         echo(
             f"much like numbers of edges: {', '.join(description.from_edges)}; a column that is made of edges shows "

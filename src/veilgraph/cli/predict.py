@@ -20,7 +20,7 @@ with deferred():
     from veilgraph.report import explanation
     from veilgraph.report import outcomes as watching
     from veilgraph.runtime.launch import jobs
-    from veilgraph.runtime.store.predictions import name_next_nodes
+    from veilgraph.runtime.store.predictions import csv_of_holders, load_by_holder, name_next_nodes
     from veilgraph.runtime.store.run_directory import RunDirectory
 
 
@@ -42,8 +42,8 @@ def predict_command(
     run across organisations, or any holder's of a horizontal one, the newest joint inference is shown; make a new one
     with veilgraph net submit --work predict. A sealed or union job with named_nodes predicts only the nodes named here,
     and the others learn their number. Across organisations the label holder names them first, with --ask; in a union
-    each holder of nodes does. Of several holders that each predict nodes of their own the label holder's are shown:
-    the others' are in RUN/parties/NAME/predictions.csv.
+    each holder of nodes does. Where several holders predict nodes of their own, a column says whose a node is; --nodes
+    are the label holder's.
 
     Options:
         RUN (run): Directory of a complete run.
@@ -63,22 +63,26 @@ def predict_command(
 
     with messages().status("predicting"):
         predictions = jobs.predict(run, chosen, ids=wanted, options=jobs.RunOptions(processes=processes, link=link))
+        is_all = chosen is None and wanted is None
+        found = load_by_holder(RunDirectory.open(run)) if is_all else {"": predictions}
+    whose = [{"holder": holder} if len(found) > 1 else {} for holder, each in found.items() for _ in each.nodes]
+    records = [record for each in found.values() for record in each.records()]
     emit(
         {
             "run": run,
             "model_version": predictions.model_version,
             "made_at": predictions.made_at,
-            "predictions": predictions.records(),
+            "predictions": [holder | record for holder, record in zip(whose, records, strict=True)],
             "file": out,
         }
     )
-    text = predictions.csv()
+    text = csv_of_holders(found)
     if out is None:
         echo(text, nl=False)
         return
     with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
         write_whole(out, text.encode())
-    echo(f"wrote {len(predictions.nodes)} predictions to {out}")
+    echo(f"wrote {len(records)} predictions to {out}")
 
 
 @command("explain", "veilgraph explain runs/fraud --ids C17", json=True)

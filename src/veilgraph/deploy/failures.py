@@ -23,6 +23,7 @@ CONSEQUENCES: Final = (PeerFailed, LinkTimeout)
 AGREED: Final = frozenset({"refused", "version", "other-job", "other-work", "other-alignment", "restart"})
 """Codes of errors that ``protocol.agreement`` raises at every party alike, from what all parties told all others."""
 _TOO_FEW: Final = "too-few"  # code of the error that a sum lacks holders, who were lost, or failed by themselves
+_SILENT: Final = "silent"  # code of the error that a party gave no sign of life, which each that waited finds itself
 LOST: Final = "lost"
 """Code of the error that a site was lost."""
 _MOST_CHARACTERS: Final = 8192
@@ -43,12 +44,17 @@ class Failure(Exact):
         """Whether another one's failure ended it; so too where it says nothing of why."""
         return not self.kind or issubclass(KINDS.get(self.kind, VeilgraphError), CONSEQUENCES)
 
+    @property
+    def is_timeout(self) -> bool:
+        """Whether it waited in vain for another one."""
+        return issubclass(KINDS.get(self.kind, VeilgraphError), LinkTimeout)
+
     @classmethod
     def of(cls, error: VeilgraphError, party: PartyId | None) -> Self:
         """Make what others are told of the error with which ``party`` ended."""
         lost = (error.party or "") if isinstance(error, CONSEQUENCES) else ""
         whole = error.to_json() if party == SERVER and error.code in AGREED else ""
-        kind = PeerFailed if error.code == _TOO_FEW else type(error)
+        kind = PeerFailed if error.code == _TOO_FEW else LinkTimeout if error.code == _SILENT else type(error)
         return cls(kind=kind.__name__, lost=lost, error=whole if len(whole) <= _MOST_CHARACTERS else "")
 
 
@@ -81,7 +87,8 @@ def errors_of(
 
     ``ended`` is the site whose process was the first to end without a word. The errors are those of sites that failed
     by themselves, a whole one first. Without any they name a lost site: ``ended``, else one that others miss and that
-    said nothing, else those that failed and miss nobody.
+    said nothing, else those that failed and miss nobody, else those that others waited for in vain. Such a site may
+    have come late, and say that it lost those that had given it up.
     """
     causes = {site for site, failure in failures.items() if not failure.is_consequence}
     at = {SERVER: roles.deals}
@@ -92,7 +99,11 @@ def errors_of(
         return [PeerFailed(f"{_site_words(ended, roles)}: {words}", code=LOST, party=ended)]
     if not causes and silent:
         return [_lost_error(site, missed[site], roles) for site in silent]
-    named = causes or {site for site, failure in failures.items() if not failure.lost} or failures.keys()
+    named = causes or {site for site, failure in failures.items() if not failure.lost}
+    waited = {at.get(failure.lost, failure.lost): site for site, failure in failures.items() if failure.is_timeout}
+    if not named and waited:
+        return [_lost_error(site, waited[site], roles) for site in sites if site in waited]
+    named = named or set(failures)
     errors = (error_of(site, failure, roles) for site, failure in failures.items() if site in named)
     return sorted(errors, key=lambda error: error.code not in AGREED)
 

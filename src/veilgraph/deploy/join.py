@@ -259,6 +259,6 @@ class JobNews:
             before = (self._known or {}).get(job.job_id)
             if before is None or before.state != job.state:
                 level = _LEVELS.get(job.state, "info")
-                words = f"job {job.job_id} ({job.name}): {job.state}"
+                words = f"job {job.job_id} ({job.title or 'unknown'}): {job.state}"
                 report(Event(f"job-{job.state}", words, level=level, job=job.job_id))
         self._known = found

@@ -32,6 +32,9 @@ STOPPED: Final = "stopped"
 """In the folder of a job that an administrator stopped."""
 JOB_ID: Final = re.compile(r"[0-9a-f]{32}")
 
+CHECK: Final = " (check)"
+"""Behind the name of a job that is but checked: a run of that name would lend it its traffic and its ledger."""
+
 DONE: Final = "this part of the job is done"
 """What a party's log says last of a job that went well."""
 
@@ -48,11 +51,12 @@ class SiteJob:
     """A job as one site knows it.
 
     Attributes:
-        name: the job's own; empty where it is not known.
+        name: the job's own; empty where it is not known, and of a check, which has no run.
         state: of this site's part of it.
         submitted: when, in seconds since 1970; 0 where it is not known.
         epoch: the newest that its log says it has reached, of ``epochs``; None before the first, or without a training.
         quiet_s: seconds since its log last grew; None once the log is gone.
+        title: what people are shown: the name, or ``NAME (check)``.
     """
 
     job_id: str
@@ -62,6 +66,7 @@ class SiteJob:
     epoch: int | None = None
     epochs: int | None = None
     quiet_s: float | None = None
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,16 +111,18 @@ class SiteJobs:
             return self._ended[folder.name]
         text, grown, facts = tail(folder / "log.txt"), _modified(folder / "log.txt"), job_facts(folder)
         state: State = "running" if running else state_of(folder)
-        name, submitted = facts.get("name"), facts.get("submitted")
+        submitted, name = facts.get("submitted"), facts.get("name")
+        name = name if isinstance(name, str) else ""
         epoch, last = epochs_in_log(text)
         job = SiteJob(
             folder.name,
-            name if isinstance(name, str) and re.fullmatch(NAME_PATTERN, name) else "",  # it becomes part of a path
+            name if re.fullmatch(NAME_PATTERN, name) else "",  # it becomes part of a path
             state,
             float(submitted) if isinstance(submitted, int | float) else 0.0,
             epoch,
             last,
             None if grown is None else max(0.0, time.time() - grown),
+            name if re.fullmatch(NAME_PATTERN, name.removesuffix(CHECK)) else "",
         )
         if state in ("done", "failed"):
             self._ended[folder.name] = job

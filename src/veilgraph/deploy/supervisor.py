@@ -39,6 +39,7 @@ from veilgraph.core.text import printable
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.broker import REQUESTS
 from veilgraph.deploy.progress import (
+    CHECK,
     STOPPED,
     JobReport,
     JobReports,
@@ -146,8 +147,8 @@ class Supervisor:
             private_folder(folder)
             name = (request.job or {}).get("name")
             known = isinstance(name, str) and re.fullmatch(NAME_PATTERN, name)
-            if request.work == "check":  # else a run of that name would lend it its traffic and its ledger
-                name = f"{name} (check)"
+            if request.work == "check":
+                name = f"{name}{CHECK}"
             facts = {"name": name if known else "", "work": request.work, "submitted": time.time()}
             write_whole(folder / "meta.json", json.dumps(facts).encode())
             write_whole(folder / "request", message)

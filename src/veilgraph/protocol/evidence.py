@@ -40,6 +40,7 @@ Sort = Literal[
     "noise",
     "releases",
     "inference",
+    "symbols",
 ]
 # sorts of messages that are held against noise, and that no attack is mounted on
 SILENT: Final = frozenset({"hidden", "noise"})
@@ -215,6 +216,7 @@ class Evidence:
         parts: with ``beside``, once it is with what the adversary has: features, own predictions, and these.
         noise: with ``noise``: reads the words that must be uniform and independent.
         asked: with ``model``: rows of the nodes of a holder whose data the adversary is granted.
+        symbols: with ``symbols``: id of a node of ``about`` → its class by randomised response, −1 for none.
     """
 
     sort: Sort
@@ -228,6 +230,7 @@ class Evidence:
     parts: tuple[Floats, ...] = ()
     noise: Callable[[], Sequence[Ciphertext]] | None = None
     asked: Callable[[PartyGraph], Floats] | None = None
+    symbols: Mapping[str, int] = field(default_factory=dict)
     messages: tuple[ViewEntry, ...] = field(default=(), repr=False)
 
     def on(self, graph: PartyGraph) -> Evidence:

@@ -46,7 +46,9 @@ ATTACKS: Final[Registry[Any]] = Registry(
         "label-gradient": "veilgraph.audit.labels:from_gradients",
         "label-completion": "veilgraph.audit.labels:completed",
         "label-blind": "veilgraph.audit.labels:blind",
+        "label-symbol": "veilgraph.audit.labels:from_symbols",
         "membership-gradient": "veilgraph.audit.members:from_gradients",
+        "membership-symbol": "veilgraph.audit.members:from_symbols",
         "membership-confidence": "veilgraph.audit.members:from_confidence",
         "membership-shadow": "veilgraph.audit.members:from_shadows",
         "membership-lira": "veilgraph.audit.members:from_likelihoods",
@@ -235,6 +237,7 @@ class InputRules:
         per_edge: the holders whose ε is of one edge: its weight must be made of that edge's own row alone.
         joins_others: whether edges may join a holder's own nodes with other holders'.
         joins_undirected: whether such an edge counts once for a pair of nodes, whichever way it goes.
+        standardises: whether each holder standardises its own columns, whatever their range.
         across: the holder that has no nodes, and the edges between those of others; None: there is none.
         degree_rules: holder → a setting and the most edges that a node may have by it, or the graph is refused; where
         that is None, each tells its own, rounded up.
@@ -249,6 +252,7 @@ class InputRules:
     per_edge: tuple[PartyId, ...] = ()
     joins_others: bool = False
     joins_undirected: bool = False
+    standardises: bool = False
     across: PartyId | None = None
     degree_rules: Mapping[PartyId, tuple[str, int | None]] = field(default_factory=dict)
 

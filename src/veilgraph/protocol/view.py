@@ -38,6 +38,7 @@ class View:
         own: what it computed and hid in what it sent, in the same order; ``messages`` has none of it.
         works: what each session was for: ``align``, ``train``, ``resume`` or ``predict``.
         predicted: reads what it was told of every common node, where it scores.
+        ids: of its graph's rows; None where they have none.
     """
 
     party: PartyId
@@ -47,6 +48,7 @@ class View:
     graph: PartyGraph | None
     works: tuple[str, ...]
     predicted: Callable[[], Tensor] | None = None
+    ids: Sequence[str] | None = None
 
     @cached_property
     def of_training(self) -> View:

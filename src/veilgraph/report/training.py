@@ -302,9 +302,13 @@ _WAYS: Final = ("together", "alone")
 
 
 def alone_words(summary: Record, measures: Measures) -> list[str]:
-    """Whether holders are better off together or alone, or by what others released (``adds``), in sentences."""
-    main, better, told = measures.main, list[str](), list[str]()
+    """Whether holders are better off together or alone, or by what others released (``adds``), in sentences.
+
+    By the job's first figure, or by the one that a holder chose by at home (``judged_by``).
+    """
+    better, told = list[str](), list[str]()
     for party, found in summary.get("alone", {}).items():
+        main = measures.named(found.get("judged_by", measures.main.name))
         together, alone = (found[way].get(f"val_{main.name}") for way in _WAYS)
         if together is None or alone is None:
             why = f"its own validation {measures.of} have no {main.title}, as where all are of one class"

@@ -14,6 +14,7 @@ from veilgraph_averaging.symbols.exchange import NONE, Confirmed, exchange_symbo
 from veilgraph_averaging.symbols.home import AtHome, own_job, own_model
 from veilgraph_averaging.symbols.twin import PlainSymbols
 
+from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.averaging.symbol_jobs import (
     ALL,
@@ -26,6 +27,7 @@ from tests.paradigms.perturbed import paid
 from tests.paradigms.union.banks import Banks, banks, by_name, predicted, without
 from tests.privacy.lifetime.ledgers import RUN, ledger
 from tests.roles.federation import Settings
+from veilgraph.core.errors import RunError
 from veilgraph.core.types import Kind
 from veilgraph.paradigms.sealed.inputs import padded
 from veilgraph.privacy.label_publisher import LabelPublisher
@@ -34,6 +36,7 @@ from veilgraph.privacy.lifetime_ledger import Account, Budget, Lifetime
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import LifetimeCache
 from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.store import ALONE
 from veilgraph.runtime.store.run_directory import RunDirectory
 
 KINDS = {"node_list", "perturbed_labels", "hello"}
@@ -71,6 +74,7 @@ def test_a_job_is_its_twin_to_the_bit_and_later_predictions_cost_and_send_nothin
         assert entry["channel"] == "labels"
         rows = json.loads((run.party(party).path / "traffic.json").read_text())
         assert {row["kind"] for row in rows} == KINDS, "and nothing of features, edges, weights or scores"
+        assert json.loads((run.party(party).path / ALONE).read_text())["judged_by"] == "auc"
     before = {party: predicted(run, party) for party in job.data.names}
     predict(run.path)
     resume(run.path)
@@ -243,3 +247,7 @@ def test_two_whole_jobs_of_one_ledger_send_the_same_and_pay_once_for_own_account
     others = [name.replace("A/", "A/x") for name in ids["B"]]
     elsewhere = {"A": tmp_path / "of others", "B": places["B"]}
     train(job, tmp_path / "others", parties=graphs, ids={"A": names, "B": others}, ledgers=elsewhere)
+    again = {**places, "A": tmp_path / "of the same"}
+    with refused(RunError, code="same-people", key=places["A"]):
+        train(job, tmp_path / "refused", parties=graphs, ids=ids, ledgers=again)
+    assert not (tmp_path / "refused").exists(), "nothing was sent, and the folder is free for the job that is mended"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from veilgraph_averaging.symbols.home import AtHome
+from veilgraph_averaging.symbols.home import AtHome, judged_by
 
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.stacking import Floats, Regression, RegressionInputs
@@ -146,6 +146,20 @@ def test_of_rare_labels_a_better_ranking_is_enough() -> None:
     without, found = home.mixed(counts + 3 * spread, LabelResponse(0.5, 2).transition())
     assert not torch.equal(without, found)
     assert bool((found.argmax(1) == 0).double().mean() > 0.97)
+
+
+def test_the_figure_that_it_chooses_by_is_named() -> None:
+    two, three = holder(90, 2).graph, holder(90, 3).graph
+    assert judged_by(two, 2) == "auc"
+    assert judged_by(three, 3) == "accuracy"
+    assert three.labels is not None
+    assert three.val_mask is not None
+    lacking = replace(three, labels=torch.where(three.val_mask, three.labels % 2, three.labels))
+    assert judged_by(lacking, 3) == "accuracy", "one of three classes is lacking there"
+    assert two.labels is not None
+    assert two.val_mask is not None
+    one_class = replace(two, labels=two.labels.masked_fill(two.val_mask, 0))
+    assert judged_by(one_class, 2) == "accuracy", "validation nodes of one class have no AUC"
 
 
 def test_labels_of_test_nodes_are_not_read() -> None:

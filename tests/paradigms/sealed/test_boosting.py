@@ -1,5 +1,7 @@
 """Scores of trees that the label holder fits at home: nothing of a node's own label is in its score."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,26 @@ def test_training_nodes_are_scored_without_their_fold_and_all_others_by_all(clas
         kept = folds != fold
         rest = Examples(known.rows[kept], known.labels[kept])
         assert torch.allclose(found[:60][~kept], margins(rest, known.rows[~kept]))
+
+
+def test_parties_in_threads_fit_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """scikit-learn empties the process's warning filters while it fits: of two fits at a time one finds none."""
+    meeting, met = threading.Barrier(2), list[bool]()
+
+    class Meeting(HistGradientBoostingClassifier):  # type: ignore[misc]
+        def fit(self, *data: Any) -> Any:
+            try:
+                met.append(meeting.wait(0.5) >= 0)
+            except threading.BrokenBarrierError:
+                met.append(False)
+            return super().fit(*data)
+
+    monkeypatch.setattr("sklearn.ensemble.HistGradientBoostingClassifier", Meeting)
+    rows = examples(2).rows
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda seed: examples(seed=seed).scores(rows, 2), (1, 1))
+    assert not any(met)
+    assert torch.equal(one, other)
 
 
 @pytest.mark.usefixtures("few_trees")

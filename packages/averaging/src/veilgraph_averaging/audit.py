@@ -49,6 +49,7 @@ from veilgraph_averaging.node_tasks import Classes
 from veilgraph_averaging.private.canaries import TrainedCanaries
 from veilgraph_averaging.rows import SCORES, TWO
 from veilgraph_averaging.settings import AveragingJob, averaging
+from veilgraph_averaging.symbols.audit import symbols_at, symbols_together
 from veilgraph_averaging.tasks import Task
 from veilgraph_averaging.training import EXTRA, Terms, public, to_gradients, update_bits
 from veilgraph_averaging.twin import OnePlace
@@ -78,6 +79,7 @@ class AveragingSource(Source):
 
     @override
     def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
+        yield from symbols_at(trained)
         weights = _newest_weights(trained)
         if weights is None or not _is_attacked(view.settings):
             return
@@ -96,7 +98,7 @@ class AveragingSource(Source):
         if server is not None:
             yield from noise_at_server(server, holders, outside)
         if averaging(holders[0].settings).averaging.symbols is not None:
-            yield Evidence(OPEN, "symbols of nodes at edges that both ends' holders have, within ε", tuple(outside))
+            yield from symbols_together(holders, outside)
             return
         if not _is_attacked(holders[0].settings):
             what = f"weights and sums, without what {'+'.join(view.party for view in holders)} put in"

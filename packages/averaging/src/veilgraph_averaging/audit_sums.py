@@ -114,7 +114,7 @@ class KnownSum:
 
 def known_sums(server: View, friends: Sequence[View]) -> list[KnownSum]:
     """Return the recorded sums, at most 48, with the secrets that the server and holders ``friends`` can combine."""
-    job, names = averaging(server.settings), _session_names(server)
+    job, names = averaging(server.settings), session_names(server)
     came = _group_by_sum((seen, seen.sender) for seen in server.messages if seen.receiver == SERVER)
     told = _group_by_sum((seen, seen.receiver) for seen in server.messages if seen.sender == SERVER)
     notes = _group_by_sum((seen, friend.party) for friend in friends for seen in friend.own)
@@ -183,7 +183,7 @@ def hellos_of(view: View) -> dict[int, dict[PartyId, Hello]]:
     return found
 
 
-def _session_names(view: View) -> dict[int, str]:
+def session_names(view: View) -> dict[int, str]:
     """Return session → the name that its masks and keys are derived with, from all parties' nonces."""
     parties = (*view.settings.data.names, SERVER)
     return {

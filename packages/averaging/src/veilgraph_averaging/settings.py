@@ -321,6 +321,7 @@ class AveragingJob(JobSettings):
             per_edge=private,
             joins_others=self.averaging.symbols is not None,
             joins_undirected=self.averaging.symbols is not None,
+            standardises=self.averaging.symbols is not None,
             degree_rules={} if bound is None else dict.fromkeys(private, ("averaging.privacy.degree_bound", bound)),
         )
 

@@ -197,6 +197,7 @@ def init_job_command(
     select_by: str | None = None,
     protect: Protected | None = None,
     epsilon: Annotated[float | None, option(min=0.001)] = None,
+    trust: Literal["dealer", "majority"] | None = None,
     name: str | None = None,
     replace: Replace = False,
 ) -> None:
@@ -207,13 +208,16 @@ def init_job_command(
         --out FILE: The job file to write.
         --label-holder NAME: Holder of the labels to predict. Default: the only party file that has a label.
         --paradigm NAME: vertical, sealed, union, horizontal, averaging. Default: union where all tables say whose nodes
-            ends of edges are, or one has edges alone; sealed with --protect edge, training-record or node, averaging
-            with --protect node-edges, and with --protect label where those tables are a union's; else vertical.
+            ends of edges are, or one has edges alone; sealed with --trust or --protect edge, training-record or node,
+            averaging with --protect node-edges, and with --protect label where those tables are a union's; else
+            vertical.
         --select-by FIGURE: Figure by which the best epoch is chosen: accuracy, auc, f1, loss. Default: of two classes
             auc, where the paradigm can.
         --protect: Add noise, so that --epsilon protects one edge, one label, a node with its label and edges, a
             training node's columns, or any node's columns (docs/explanation/privacy.md).
         --epsilon E: Total ε of what --protect names. Default: 4.
+        --trust: Who deals random numbers in a sealed job or a union: an outsider, or one of three holders or more, by
+            majority. Who deals reads everything together with one other (docs/explanation/sealed.md).
         --name NAME: Of the job. Default: that of its file.
     """
     check_new(out, replace=replace)
@@ -230,7 +234,7 @@ def init_job_command(
     if protect is None and epsilon is not None:
         raise ConfigError("--epsilon is for --protect: say what is to be protected, or leave it out")
     is_union, of_sealed = _is_union([*parties.values()]), ("edge", "training-record", "node")
-    usual = "union" if is_union else "sealed" if protect in of_sealed else "vertical"
+    usual = "union" if is_union else "sealed" if trust is not None or protect in of_sealed else "vertical"
     joined = is_union and all(party.has_nodes for party in parties.values())
     usual = "averaging" if protect == "node-edges" or (protect == "label" and joined) else usual
     drafted = draft_job(
@@ -240,6 +244,7 @@ def init_job_command(
         label_holder,
         select_by,
         None if protect is None else ProtectedJob(protect, _EPSILON if epsilon is None else epsilon, joined),
+        trust,
     )
     write_whole(out, drafted.text.encode())
     try:

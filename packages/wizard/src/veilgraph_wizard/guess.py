@@ -112,7 +112,7 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
     edges = [found for each in samples if (found := _as_edges(each, choices.ends)) is not None]
     paths = {each.sample.path for each in edges}
     rest = [each for each in samples if each.path not in paths]
-    nodes = _as_nodes(rest, edges, choices.id)
+    nodes = _as_nodes(rest, edges, choices)
     if nodes:
         nodes = _most_ids_first(nodes, choices)
         known = {*map(plain, distinct_values(nodes[0].sample, nodes[0].id.name))} if len(samples) > 1 else set[str]()
@@ -210,10 +210,15 @@ def _not_quite(sample: Sample) -> str:
     near = (each for each in sample.columns if 2 * len(each.distinct) > len(each.values))
     column = next((each for each in near if _IDS.fullmatch(each.name.strip())), None)
     if column is not None and column not in whole:
-        way_out = f"; --id {column.name} takes it, and --duplicates says which row counts"
-        way_out = "" if column.has_missing or _repeats(column) else way_out
+        way_out = "; --duplicates first or last takes it" if _nearly_ids(sample) is column else ""
         return f" (in {column.name!r} {_why_no_id(column)}{way_out})"
     return f" (or is it {whole[0].name!r}?)" if whole else ""
+
+
+def _nearly_ids(sample: Sample) -> SampledColumn | None:
+    """The column that is called as ids are, and differs in nearly every row; None where there is none."""
+    called = (each for each in sample.columns if _IDS.fullmatch(each.name.strip()))
+    return next((each for each in called if not each.has_missing and not _repeats(each)), None)
 
 
 def _labels(nodes: Sequence[Nodes], name: str | None) -> tuple[SampledColumn | None, Nodes | None]:
@@ -295,12 +300,12 @@ def _holders(
     return next(((one, other) for one, other in pairs if one is not None and other is not None), None)
 
 
-def _as_nodes(samples: Sequence[Sample], edges: Sequence[Edges], name: str | None) -> list[Nodes]:
+def _as_nodes(samples: Sequence[Sample], edges: Sequence[Edges], choices: Choices) -> list[Nodes]:
     """Those that are of nodes. Ids are the column that other files have most of: a case has a number of its own too."""
     ends = [Counter(map(plain, {*each.source.known, *each.target.known})) for each in edges]
     numbered = Counter(column.name for each in samples for column in _whole(each))
     again = {column for column, count in numbered.items() if count > 1}
-    may_be = {each.path: _ids(each, name, {*chain(*ends)}, again) for each in samples}
+    may_be = {each.path: _ids(each, choices, {*chain(*ends)}, again) for each in samples}
     of = {path: Counter({plain(value) for column in columns for value in column.known})
           for path, columns in may_be.items()}  # fmt: skip
     everywhere = sum([*of.values(), *ends], Counter[str]())
@@ -349,13 +354,13 @@ def _checked(edges: Edges, known: set[str]) -> Edges:
     return Edges(edges.sample, edges.source, edges.target, None, None, edges.dates, is_shared=True)
 
 
-def _ids(sample: Sample, name: str | None, ends: Set[str], again: Set[str]) -> list[SampledColumn]:
+def _ids(sample: Sample, choices: Choices, ends: Set[str], again: Set[str]) -> list[SampledColumn]:
     """Columns that may be of ids: the one that is named, or those that are called so before others of text.
 
     Whole numbers that are called otherwise are ids where ``ends`` of edges are, or another file has the column
-    ``again``.
+    ``again``. Where nothing else may, and it is decided which of several rows counts, some may repeat.
     """
-    said = [column for column in sample.columns if column.name == name]
+    said = [column for column in sample.columns if column.name == choices.id]
     for each in said:
         _check_unique(sample, each)
     texts = [column for column in sample.columns if column.is_unique and column.written in ("text", "category")]
@@ -365,7 +370,10 @@ def _ids(sample: Sample, name: str | None, ends: Set[str], again: Set[str]) -> l
         if _IDS.fullmatch(each.name.strip())
         or (each not in texts and (each.name in again or _has_ends(sample, each, ends)))
     ]
-    return said or [*named, *(each for each in texts if each not in named)]
+    found = said or [*named, *(each for each in texts if each not in named)]
+    if not found and choices.duplicates in ("first", "last") and (nearly := _nearly_ids(sample)) is not None:
+        return [nearly]
+    return found
 
 
 def _whole(sample: Sample) -> list[SampledColumn]:

@@ -48,6 +48,8 @@ _SYMBOLS: Final = "a label under randomised response, for each edge between two 
 _SLOTS: Final = "decide: the most edges that any holder can have, both directions counted; all seem to have as many"
 _DEGREE: Final = "decide: the most edges that a node can have at all holders together; null: each tells its own"
 _ACROSS: Final = "it has no nodes, and the edges between those of different holders: docs/explanation/union.md"
+_DEALER: Final = "an outsider deals random numbers, and reads everything together with any holder"
+_MAJORITY: Final = "a holder deals random numbers, and reads everything together with any other; the server relays"
 _HERE: Final = "party files, found from the folder in which veilgraph is called"
 
 
@@ -99,12 +101,13 @@ def draft_job(
     label_holder: PartyId | None = None,
     select_by: str | None = None,
     protected: ProtectedJob | None = None,
+    trust: str | None = None,
 ) -> JobDraft:
     """Write a job of few keys, so that the defaults serve.
 
     ``parties`` are party files and what they say, or the names of holders that are elsewhere. Without ``label_holder``
     it is the only one whose party file has a label; without ``select_by`` the best epoch has, of two classes, the best
-    AUC, where the paradigm can. Without ``protected`` nothing has noise.
+    AUC, where the paradigm can. Without ``protected`` nothing has noise. ``trust`` is who deals, dealer or majority.
 
     Raises ``ConfigError``: an argument breaks a rule, or they make no job together.
     """
@@ -117,7 +120,9 @@ def draft_job(
     across = [each.party for each in here.values() if not each.has_nodes]
     if across:
         content["across"] = across[0]
-    is_aligned = parse_job({"paradigm": paradigm}).is_aligned
+    usual = parse_job({"paradigm": paradigm})
+    is_aligned = usual.is_aligned
+    content |= _trust(trust, usual)
     if protected is not None:
         content |= protected.settings(paradigm)
     if is_aligned:
@@ -136,6 +141,7 @@ def draft_job(
         "symbols": _SYMBOLS,
         "edge_slots": _SLOTS,
         "max_degree": _DEGREE,
+        "trust": _DEALER if trust == "dealer" else _MAJORITY,
     }
     _take(content, comments, "model.combine", "max", _CLEAR)
     if select_by is not None:
@@ -156,6 +162,20 @@ def draft_job(
     job = parse_job(content)
     decisions = (*_unlike(list(here.values())), *_refused(job, here))
     return JobDraft(_HEAD + _text(content, comments), decisions, _SHOWS if paradigm == "vertical" else "")
+
+
+def _trust(trust: str | None, usual: JobSettings) -> dict[str, str]:
+    """The part of a job that says who deals; ``ConfigError``: in jobs as the ``usual`` one nobody does."""
+    if trust is None:
+        return {}
+    if "trust" not in type(usual).model_fields:
+        raise ConfigError(
+            f"--trust {trust}: nobody deals random numbers in a job of paradigm {usual.paradigm}; choose --paradigm "
+            "sealed or union, or leave it out",
+            key="--trust",
+            value=trust,
+        )
+    return {"trust": trust}
 
 
 def _scale(content: dict[str, Any], comments: dict[str, str], here: Sequence[PartySettings]) -> None:

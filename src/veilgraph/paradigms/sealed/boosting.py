@@ -6,6 +6,7 @@ other nodes. Later predictions fit the same trees to the training nodes as they 
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +22,10 @@ _MOST_TREES: Final = 500  # of all classes together: with more than ten there ar
 _LEAVES: Final = 4
 _RATE: Final = 0.1
 _FEWEST: Final = 5  # training nodes in a leaf
+_ONE_FIT: Final = threading.Lock()
+"""Held by a fit. scikit-learn empties the process's warning filters for a moment: of two parties' threads one would
+find none, warn of it, and leave wrong ones.
+"""
 _LEAST: Final = 1e-6  # probabilities are no less, so that scores are 14 at most
 
 
@@ -66,7 +71,9 @@ def _class_probabilities(examples: Floats, labels: NDArray[np.int64], rows: Floa
             l2_regularization=1.0,
             early_stopping=False,
             random_state=0,
-        ).fit(examples, labels)
+        )
+        with _ONE_FIT:
+            model.fit(examples, labels)
         found[:] = 0
         found[:, model.classes_] = model.predict_proba(rows)
     return found

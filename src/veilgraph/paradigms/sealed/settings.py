@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from typing_extensions import override
 
 from veilgraph.core.settings import Settings, read_by
@@ -27,6 +27,7 @@ _FEWEST_TO_TRUST: Final = 3
 _PAIR: Final = 2  # of holders to whom nobody deals
 """Holders of a job of which one deals: the bits that two others send each other are masked against each of them."""
 _MOST_DELTA_OF_BITS: Final = 1e-5  # a tenth of the usual limits.max_delta, as the ledger for life counts
+_LEAST_OF_BITS: Final = 0.5
 _MOST_HALVINGS: Final = 8  # A learning rate is a whole number divided by at most 2^8
 
 
@@ -150,10 +151,20 @@ class NodePrivacySettings(WeightPrivacySettings):
 
     unit: Literal["node"]
     """what ε protects: all columns that a holder has of one common node, there or zero"""
-    epsilon_total: float = Field(ge=0.5, allow_inf_nan=False)
+    epsilon_total: float = Field(ge=_LEAST_OF_BITS, allow_inf_nan=False)
     """ε of a holder's releases in the job; below 0.5 a bit says next to nothing"""
     delta: float | None = Field(None, gt=0, lt=1)
     """δ of every ε; null: the largest power of ten that is at most 1/(10·N), of N common nodes, and at most 1e-5"""
+
+    @field_validator("epsilon_total", mode="before")
+    @classmethod
+    def _check_least(cls, said: object) -> object:
+        if isinstance(said, int | float) and 0 < said < _LEAST_OF_BITS:
+            raise ValueError(
+                f"must be at least {_LEAST_OF_BITS:g}, below which a bit says next to nothing; raise it, or protect "
+                "training nodes alone with unit: training-record"
+            )
+        return said
 
     @override
     def delta_of(self, nodes: int | None) -> float:

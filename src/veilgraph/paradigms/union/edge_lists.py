@@ -97,8 +97,12 @@ def send_hashes(link: Link, peer: PartyId, hashes: Hashes, more: int, secrets: S
 
 def receive_hashes(link: Link, peer: PartyId) -> Hashes:
     """Receive what another holder sent by ``send_hashes``: [n]."""
-    told = receive_as(link, peer, _LIST, (None, HASH_BYTES), torch.uint8)
-    return np.asarray(told.contiguous().numpy().view(_HASH)[:, 0])
+    return hashes_of(receive_as(link, peer, _LIST, (None, HASH_BYTES), torch.uint8))
+
+
+def hashes_of(listed: Tensor) -> Hashes:
+    """Read the hashes in a list as it was sent, uint8 [n, 16]: [n]."""
+    return np.asarray(listed.contiguous().numpy().view(_HASH)[:, 0])
 
 
 def find_hashes(hashes: Hashes, listed: Hashes) -> NDArray[np.int64]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import override
 
 from veilgraph.core.types import PartyId
@@ -37,6 +37,14 @@ class UnionModelSettings(SealedModelSettings):
     """each holder reveals its number of edges, rounded up by up to a quarter"""
 
 
+_WITHOUT: Final = {
+    "release": "weights of a union stay in shares",
+    "privacy": "a union adds no noise, and paradigm averaging does, with averaging.symbols or averaging.privacy",
+    "dealer_checks": "dealings of a union are not opened to be checked, and trust: majority needs no outsider to deal",
+}
+"""What sealed jobs have and unions do not, and what is there in its place."""
+
+
 class UnionJob(SealedJob):
     """Nothing is opened but what every holder learns of its own nodes."""
 
@@ -58,6 +66,14 @@ class UnionJob(SealedJob):
     """null: a union has no differential privacy"""
     dealer_checks: Literal[0] = 0
     """none in a union"""
+
+    @field_validator(*_WITHOUT, mode="before")
+    @classmethod
+    def _refuse_what_unions_lack(cls, said: object, field: ValidationInfo) -> object:
+        assert field.field_name is not None
+        if said not in (None, 0, "none"):
+            raise ValueError(f"{_WITHOUT[field.field_name]}; leave {field.field_name} out")
+        return said
 
     @classmethod
     @override

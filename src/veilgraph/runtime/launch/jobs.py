@@ -45,6 +45,7 @@ from veilgraph.runtime.store.predictions import (
     Predictions,
     checked_nodes,
     join_predictions,
+    load_by_holder,
     load_predictions,
     name_in_run,
     predicting_holder,
@@ -247,11 +248,10 @@ def predict(
         if settings.outcome.predicts_named:
             name_in_run(run, nodes, ids)
         _run(run, "predict", options)
-    everything, first = _predictions(run), predicting_holder(run)
-    if ids is not None:  # of every holder whose part is here, the run's own first
-        others = [party for party in settings.duties.scoring if party != first and run.party_path(party).is_dir()]
-        more = [load_predictions(run.party(other)) for other in others]
-        return (join_predictions([everything, *more]) if more else everything).of_ids(ids)
+    if ids is not None:
+        first, *more = load_by_holder(run).values()
+        return (join_predictions([first, *more]) if more else first).of_ids(ids)
+    everything = _predictions(run)
     return everything if nodes is None else everything.of_nodes(nodes)
 
 
@@ -317,7 +317,7 @@ def _discarded_if_refused(run: RunDirectory) -> Iterator[None]:
     """Leave nothing of a run that is refused before anything of the data is sent."""
     try:
         yield
-    except (ConfigError, DataError):
+    except (ConfigError, DataError, RunError):
         run.discard_unsent()
         raise
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -146,18 +146,20 @@ class Predictions:
         Where other rows are named, or no classes predicted, the names' words and the columns are there instead. No
         spreadsheet runs a cell (``csv_cell``).
         """
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
+        return _csv_text(self.cells())
+
+    def cells(self) -> list[list[str]]:
+        """The cells of ``csv``, the first row of their names."""
         labels = [csv_cell(label) for label in self.class_labels()]
         separator = "p" if self.class_names is None else "p_"
         shown = [] if self.classes_alone else [f"{separator}{label}" for label in labels]
-        writer.writerow([*self._key_columns(), *self.columns, *(["class", *shown] if labels else [])])
+        rows = [[*self._key_columns(), *self.columns, *(["class", *shown] if labels else [])]]
         told = [values.tolist() for values in self.columns.values()]
         columns = self.names(), self.classes.tolist(), self.probabilities.tolist()
         for row, (name, predicted, chances) in enumerate(zip(*columns, strict=True)):
             found = [labels[predicted], *(f"{chance:.6f}" for chance in chances if shown)] if labels else []
-            writer.writerow([*map(csv_cell, self._split_name(name)), *(f"{each[row]:.6g}" for each in told), *found])
-        return text.getvalue()
+            rows.append([*map(csv_cell, self._split_name(name)), *(f"{each[row]:.6g}" for each in told), *found])
+        return rows
 
     def _key_columns(self) -> tuple[str, ...]:
         return self.keys or ("node" if self.ids is None else "id",)
@@ -184,6 +186,21 @@ class Predictions:
         words = [[node] for node in self.nodes.tolist()] if self.ids is None else map(self._split_name, self.ids)
         named = (dict(zip(self._key_columns(), each, strict=True)) for each in words)
         return [name | found for name, found in zip(named, self.found(), strict=True)]
+
+
+def _csv_text(rows: Iterable[Sequence[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def csv_of_holders(found: Mapping[PartyId, Predictions]) -> str:
+    """``Predictions.csv`` of several holders' own nodes, whose names come first; of one holder alone without it."""
+    first, *others = tables = [each.cells() for each in found.values()]
+    if not others:
+        return _csv_text(first)
+    rows = [[csv_cell(holder), *row] for holder, table in zip(found, tables, strict=True) for row in table[1:]]
+    return _csv_text([["holder", *first[0]], *rows])
 
 
 def _rows_by_id(*several: Sequence[str] | None) -> dict[str, int]:
@@ -263,6 +280,18 @@ def predicting_holder(run: RunDirectory) -> PartyId:
     settings = run.settings
     here = [party for party in settings.duties.scoring if settings.data.is_apart and run.party_path(party).is_dir()]
     return settings.data.label_party if len(here) != 1 else here[0]
+
+
+def load_by_holder(run: RunDirectory) -> dict[PartyId, Predictions]:
+    """Holder → its newest predictions, of all whose part is here: the run's own first (``predicting_holder``).
+
+    All have the classes' names that any has. Errors as ``load_predictions``.
+    """
+    first = predicting_holder(run)
+    here = [party for party in run.settings.duties.scoring if party != first and run.party_path(party).is_dir()]
+    found = {party: load_predictions(run.party(party)) for party in (first, *here)}
+    names = next((each.class_names for each in found.values() if each.class_names is not None), None)
+    return {party: replace(each, class_names=names) for party, each in found.items()}
 
 
 def join_predictions(predictions: Sequence[Predictions]) -> Predictions:

@@ -147,10 +147,10 @@ class RunDirectory:
     def discard_unsent(self) -> None:
         """Remove the run where its parties, which have ended, sent nothing but facts of the job; else leave it.
 
-        A ledger, a checkpoint or a party still at work leaves it as well: nothing that was paid for or sent is lost.
+        A payment, a checkpoint or a party still at work leaves it as well: nothing that was paid for or sent is lost.
         """
         parties = [*self.path.glob("parties/*")]
-        if self.begun() or any((each / name).exists() for each in parties for name in (SENDING, LEDGER)):
+        if self.begun() or any((each / SENDING).exists() or _has_paid(each / LEDGER) for each in parties):
             return
         for path in (each / "disclosures.jsonl" for each in parties):
             if path.is_file() and any(
@@ -251,6 +251,11 @@ class _JsonLines:
         self._records += [_parse(line, self._path) for line in complete.splitlines()]
         self._read += len(complete) + len(newline)
         return list(self._records)
+
+
+def _has_paid(ledger: Path) -> bool:
+    """Whether a run's ledger has more than its first line, with which it is begun."""
+    return ledger.is_file() and ledger.read_bytes().count(b"\n") > 1
 
 
 def _parse(content: bytes, path: Path) -> Record:

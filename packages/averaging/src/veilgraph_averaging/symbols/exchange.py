@@ -21,6 +21,7 @@ from veilgraph.graph.party import PartyGraph, pairs_once
 from veilgraph.link.collectives import receive_as
 from veilgraph.paradigms.sealed.inputs import padded
 from veilgraph.paradigms.union.edge_lists import (
+    Hashes,
     ListedEdges,
     find_hashes,
     is_node_of,
@@ -80,13 +81,9 @@ def confirm_edges(
     ``session`` is the salt of hashes, ``most`` the longest list that each other holder may send. Raises
     ``ProtocolError``: a longer one.
     """
-    names = node_names(graph, ids)
-    nodes = name_hashes(names, session)
-    mine: dict[PartyId, ListedEdges] = {}
-    for other, pairs in pairs_across(graph, ids, holders).items():
-        mine[other] = listed_edges(pairs, graph.common, names, nodes, other, session)
-        count = len(mine[other].hashes)
-        send_hashes(link, other, mine[other].hashes, padded(count) - count, secrets)
+    mine = list_pairs(graph, ids, holders, session)
+    for other, own in mine.items():
+        send_hashes(link, other, own.hashes, padded(len(own.hashes)) - len(own.hashes), secrets)
     found = {}
     for other, own in mine.items():
         listed = receive_hashes(link, other)
@@ -98,17 +95,34 @@ def confirm_edges(
                 value=len(listed),
                 party=other,
             )
-        kept = torch.from_numpy(find_hashes(own.hashes, listed) >= 0)
-        found[other] = Confirmed(own.own[kept], own.other[kept])
-        if missing := int((~kept).sum()):
+        found[other] = confirmed_of(own, listed)
+        if missing := len(own.own) - len(found[other].own):
             log.warning(
                 "%s: %s lacks %d of the %d pairs of accounts between them: left out",
                 link.party,
                 other,
                 missing,
-                len(kept),
+                len(own.own),
             )
     return found
+
+
+def list_pairs(
+    graph: PartyGraph, ids: Sequence[str], holders: Sequence[PartyId], session: str
+) -> dict[PartyId, ListedEdges]:
+    """Other holder → what this one lists to it of ``pairs_across``, in a session of that name."""
+    names = node_names(graph, ids)
+    nodes = name_hashes(names, session)
+    return {
+        other: listed_edges(pairs, graph.common, names, nodes, other, session)
+        for other, pairs in pairs_across(graph, ids, holders).items()
+    }
+
+
+def confirmed_of(own: ListedEdges, listed: Hashes) -> Confirmed:
+    """Return a holder's ``own`` edges that the other listed as well, hashes [n]."""
+    kept = torch.from_numpy(find_hashes(own.hashes, listed) >= 0)
+    return Confirmed(own.own[kept], own.other[kept])
 
 
 def most_listed(pairs: Mapping[PartyId, Tensor]) -> int:

@@ -31,6 +31,7 @@ from veilgraph.paradigms.sealed.stacking import Floats, Regression, RegressionIn
 from veilgraph.paradigms.union.inputs import pad_rows
 from veilgraph.paradigms.union.settings import UnionJob, union
 from veilgraph.paradigms.union.twin import alone
+from veilgraph.protocol.figures import ACCURACY, AUC
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Objective, area_under_curve
 from veilgraph.protocol.plain_fitting import PlainResult
@@ -61,6 +62,17 @@ def standardised(graph: PartyGraph) -> PartyGraph:
 def own_model(graph: PartyGraph, ids: Sequence[str], seed: int) -> PlainResult:
     """Train a holder's own model; ``output`` are the logits of its own nodes, Tensor[n, C]."""
     return alone(own_job(graph, seed), standardised(graph), ids, lambda _: None)
+
+
+def judged_by(graph: PartyGraph, classes: int) -> str:
+    """Name the figure on a holder's validation nodes that says whether symbols help, which its verdict is by as well.
+
+    AUC, where there are two classes and nodes of both; else accuracy.
+    """
+    assert graph.labels is not None
+    assert graph.val_mask is not None
+    both = len(set(graph.labels[graph.val_mask].tolist())) == _TWO
+    return AUC.name if classes == _TWO and both else ACCURACY.name
 
 
 @dataclass(frozen=True)
@@ -139,7 +151,7 @@ class AtHome:
         return self._figure(found[judged], self._labels[judged])
 
     def _figure(self, logits: Floats, labels: NDArray[np.int64]) -> float:
-        if logits.shape[1] == _TWO:
+        if judged_by(self.graph, logits.shape[1]) == AUC.name:
             found = area_under_curve(torch.from_numpy(logits), torch.from_numpy(labels))
             if found is not None:
                 return found

@@ -28,7 +28,7 @@ from veilgraph_averaging.symbols.exchange import (
     most_listed,
     pairs_across,
 )
-from veilgraph_averaging.symbols.home import AtHome, Learnt, own_model
+from veilgraph_averaging.symbols.home import AtHome, Learnt, judged_by, own_model
 
 _TWO = 2
 
@@ -175,11 +175,12 @@ class SymbolHolder(SharedJudge):
 
     @override
     def alone(self) -> Record | None:
-        """Compare what it predicts with what it would without symbols, on its own nodes."""
+        """Compare what it predicts with what it would without symbols, on its own nodes, and name what it chose by."""
         if self._alone is None:
             return None
         found = self._objective.score(self._alone, everything=True)
-        return {"together": dict(self.scores(everything=True).values), "alone": dict(found.values)}
+        ways = {"together": dict(self.scores(everything=True).values), "alone": dict(found.values)}
+        return {**ways, "judged_by": judged_by(self.graph, self._alone.shape[1])}
 
 
 def _agreed_classes(hellos: Mapping[PartyId, Hello], session: RoleContext) -> int:
