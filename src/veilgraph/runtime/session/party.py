@@ -21,6 +21,7 @@ from veilgraph.core.trace import NO_TRACE, AnyTrace, Trace
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party, reload_party
 from veilgraph.link.identity import Identity
+from veilgraph.link.signed import sign_messages
 from veilgraph.link.view import RecordedLink
 from veilgraph.link.wrapper import TracedLink
 from veilgraph.nn.local.build import CustomModel
@@ -41,6 +42,7 @@ from veilgraph.runtime.session.exchange import PeerHeads, RecordExchange
 from veilgraph.runtime.session.preparation import prepare
 from veilgraph.runtime.session.publishers import LifetimeAccount, publisher_of, with_canaries
 from veilgraph.runtime.session.training import fit, infer
+from veilgraph.runtime.session.witness import DISPUTE, Recorder, SessionFacts
 from veilgraph.runtime.store import ALONE, LEDGER_SUMMARY
 from veilgraph.runtime.store.lifetime import lifetime_at, lifetime_of, limits_in, read_place
 from veilgraph.runtime.store.predictions import (
@@ -298,8 +300,35 @@ TOLD_EVERY_S: Final = 30.0
 
 def compute(session: Session, aligned: Aligned) -> None:
     """Train or predict with the other parties; write what the ledger comes to and, at a judge, the predictions."""
-    part, store = session.part, session.part.store
-    context, paradigm = _role_context(session, aligned), paradigm_of(part.settings)
+    with _recorded(session, aligned) as context:
+        _compute(session, context, aligned)
+
+
+@contextmanager
+def _recorded(session: Session, aligned: Aligned) -> Iterator[RoleContext]:
+    """Yield a role's context; where the job signs what a training sends, record that, and save it however it ends."""
+    part, context = session.part, _role_context(session, aligned)
+    if part.work == "predict" or not part.settings.passes.signed:
+        yield context
+        return
+    settings, names = part.settings, (*part.settings.data.names, SERVER)
+    link = sign_messages(session.link, names, settings.hash(), part.identity, part.names.get(SERVER, SERVER))
+    facts = SessionFacts(
+        party=part.party,
+        alignment=aligned.identity,
+        restarts=context.restarts,
+        keys=list(link.keys),
+        job=settings.model_dump(mode="json"),
+    )
+    recorder = Recorder(link, part.store.path / DISPUTE, aligned.graph, facts)
+    try:
+        yield replace(context, link=link, secrets=recorder.secrets, witness=recorder)
+    finally:
+        recorder.save()
+
+
+def _compute(session: Session, context: RoleContext, aligned: Aligned) -> None:
+    part, store, paradigm = session.part, session.part.store, paradigm_of(session.part.settings)
     aligned = paradigm.session.release(context, aligned)
     role = paradigm.session.role(context, aligned)
     with spread(role, part.machines), closing(role):

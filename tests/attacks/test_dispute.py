@@ -1,0 +1,303 @@
+"""Parties that deviate from a sealed training, or lie to the auditor who runs it again: who is named, and who is not.
+
+Without disputes nobody notices most of this: the job ends with other predictions.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.errors import refused
+from tests.paradigms.cutting import CutError, cut_at
+from tests.paradigms.sealed.programs import saved, small_graphs, small_job
+from veilgraph.core.errors import ConfigError, ProtocolError, VeilgraphError
+from veilgraph.core.types import SERVER, Kind, PartyId, Tag
+from veilgraph.link.identity import Trust
+from veilgraph.link.signed import SIGNATURE_BYTES, Signed, SignedLink, signature_tag
+from veilgraph.link.wrapper import Wrapper
+from veilgraph.mpc.sealed.machine import HolderMachine
+from veilgraph.mpc.sealed.wire import Bilinear, Summands, Wire
+from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.runtime.launch.jobs import resume, train
+from veilgraph.runtime.session.dispute import Verdict, dispute
+from veilgraph.runtime.session.witness import COMMITTED, Evidence, Recorder
+
+JUDGED = {"disputes": True, "train": {"select_by": "accuracy", "evaluate_every": 2}}
+JOBS = {
+    "two": small_job(2, JUDGED),
+    "three": small_job(3, JUDGED),
+    "holder deals": small_job(3, JUDGED, {"trust": "majority"}),
+    "checked dealer": small_job(2, {"disputes": True, "dealer_checks": 0.5}),
+    "votes": small_job(
+        2,
+        {
+            "disputes": True,
+            "privacy": {"unit": "edge", "epsilon_total": 2},
+            "model": {"edge_slots": 200, "max_degree": 63},
+        },
+    ),
+}
+Change = Callable[[PartyId, PartyId, Tag, Tensor], Tensor]
+"""(sender, receiver, tag, message) → what is signed and sent in its place."""
+
+
+def other(tensor: Tensor) -> Tensor:
+    """A message that differs in its first entry."""
+    changed = tensor.clone().reshape(-1)
+    changed[0] = ~changed[0] if tensor.dtype == torch.bool else changed[0] ^ 1
+    return changed.reshape(tensor.shape)
+
+
+def session(job: SealedJob, folder: Path, change: Change | None = None) -> dict[PartyId, Evidence]:
+    """Train, with every message as ``change`` has it, and return what each party has to hand over."""
+    send = SignedLink.send
+
+    def sends(self: SignedLink, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+        send(self, to, tag, tensor if change is None else change(self.party, to, tag, tensor))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SignedLink, "send", sends)
+        try:
+            train(saved(folder / "data", job, small_graphs(len(job.data.names))), folder / "run")
+        except (VeilgraphError, RuntimeError):  # of a party that computed on what is wrong
+            assert change is not None
+    return evidence(folder / "run")
+
+
+def evidence(run: Path) -> dict[PartyId, Evidence]:
+    read = [Evidence.read(folder / "dispute") for folder in (run / "parties").iterdir()]
+    return {each.party: each for each in read}
+
+
+def judged(found: Mapping[PartyId, Evidence]) -> Verdict:
+    return dispute(list(found.values()), Trust())
+
+
+@pytest.fixture(scope="module", params=JOBS)
+def honest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[PartyId, Evidence]:
+    return session(JOBS[request.param], tmp_path_factory.mktemp("honest"))
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> dict[PartyId, Evidence]:
+    return session(JOBS["two"], tmp_path_factory.mktemp("two"))
+
+
+def taken(found: Mapping[PartyId, Evidence]) -> list[tuple[PartyId, PartyId, Tag]]:
+    """Sender, receiver and tag of all messages that were taken."""
+    return [(sender, receiver, tag) for receiver, each in found.items() for sender, tag in each.received]
+
+
+def test_an_honest_session_names_nobody_and_every_message_is_compared(honest: Mapping[PartyId, Evidence]) -> None:
+    found = judged(honest)
+    assert (found.named, found.unjudged, found.stopped) == ({}, {}, {})
+    assert found.compared == {party: sum(each[0] == party for each in taken(honest)) for party in honest}
+
+
+@pytest.mark.cases(1)
+@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("case", range(6))
+def test_whatever_one_party_sends_wrong_it_alone_is_named(name: str, case: int, tmp_path: Path) -> None:
+    job, chance = JOBS[name], random.Random(f"{name} {case}")
+    kinds = sorted({(sender, tag.kind) for sender, _, tag in taken(session(job, tmp_path / "before"))})
+    liar, kind = chance.choice([each for each in kinds if each[1] != Kind.HELLO])
+    nth, seen = chance.choice([0, 0, 1]), list[Tag]()
+
+    def change(sender: PartyId, to: PartyId, tag: Tag, tensor: Tensor) -> Tensor:
+        if (sender, tag.kind) != (liar, kind):
+            return tensor
+        seen.append(tag)
+        return other(tensor) if len(seen) == nth + 1 else tensor
+
+    found = session(job, tmp_path / "after", change)
+    wrong = [(sender, tag) for sender, _, tag in taken(found) if (sender, tag.kind) == (liar, kind)]
+    verdict = judged(found)
+    assert set(verdict.named) == ({liar} if len(seen) > nth and (liar, seen[nth]) in wrong else set())
+
+
+def sends_wrong(liar: PartyId, kind: Kind, steps: Callable[[int], bool] = lambda step: step > 2) -> Change:
+    """One party sends every message of a kind wrong, from a step on."""
+
+    def change(sender: PartyId, to: PartyId, tag: Tag, tensor: Tensor) -> Tensor:
+        return other(tensor) if (sender, tag.kind) == (liar, kind) and steps(tag.step) else tensor
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("liar", "kind"), [("B", Kind.MASKED_WIRE), (SERVER, Kind.CORRELATION), ("B", Kind.MASK_SHARE)]
+)
+def test_an_opening_plus_one_a_wrong_triple_and_a_wrong_share(liar: PartyId, kind: Kind, tmp_path: Path) -> None:
+    """Who took a wrong message is not judged from then on, and is not named for what follows from it."""
+    found = judged(session(JOBS["three"], tmp_path, sends_wrong(liar, kind)))
+    assert set(found.named) == {liar}
+    assert kind.name.lower() in found.named[liar]
+    assert found.unjudged
+
+
+def test_without_disputes_the_same_deviation_goes_unnoticed(tmp_path: Path) -> None:
+    """The job ends, with other predictions, and nothing is left that would say why."""
+    job, share = small_job(2, {"train": JUDGED["train"]}), HolderMachine.product
+
+    def plus_one(self: HolderMachine, function: Bilinear, left: Wire, right: Wire) -> Summands:
+        found = share(self, function, left, right)
+        return replace(found, part=found.part + (1 << found.bits) // 64) if self.party == "B" else found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HolderMachine, "product", plus_one)
+        run = train(saved(tmp_path / "data", job, small_graphs()), tmp_path / "run")
+    assert run.predictions is not None
+    assert not list(run.path.rglob("dispute"))
+
+
+@pytest.mark.parametrize("shown", ["what it committed to", "what it used"])
+def test_a_holder_that_swaps_its_table_after_the_commitment(shown: str, tmp_path: Path) -> None:
+    """Whichever of the two it hands over."""
+    put_in, used = Recorder.put_in, dict[str, Tensor]()
+
+    def swaps(self: Recorder, tensors: Mapping[str, Tensor], epoch: int) -> Mapping[str, Tensor]:
+        committed = put_in(self, tensors, epoch)
+        if "labels" in tensors or not tensors:
+            return committed
+        used.update({name: part.flip(0) if name == "columns/own" else part for name, part in committed.items()})
+        return used
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recorder, "put_in", swaps)
+        found = session(small_job(2, JUDGED, {"model": {"blocks": ["own", "pooled.2"]}}), tmp_path)
+    assert used
+    if shown == "what it used":
+        found["B"] = replace(found["B"], put_in=used)
+    assert set(judged(found).named) == {"B"}
+
+
+@dataclass
+class Lie:
+    """What a party hands over in place of its evidence, and who is then named."""
+
+    party: PartyId
+    change: Callable[[Evidence], Evidence]
+    named: set[PartyId]
+
+
+def of_server(own: Evidence) -> tuple[tuple[PartyId, Tag], Signed]:
+    return next(each for each in own.received.items() if each[0][0] == SERVER and each[0][1].kind is Kind.CORRELATION)
+
+
+def claims(own: Evidence) -> Evidence:
+    """A message that it never got, under the signature of the one that it got."""
+    key, message = of_server(own)
+    return replace(own, received={**own.received, key: message._replace(digest=bytes(32))})
+
+
+def denies(own: Evidence) -> Evidence:
+    """It never got a thing."""
+    return replace(own, received={})
+
+
+def another_key(own: Evidence) -> Evidence:
+    return replace(own, key=bytes(32))
+
+
+def another_table(own: Evidence) -> Evidence:
+    return replace(own, put_in={name: part.flip(0) for name, part in own.put_in.items()})
+
+
+def another_graph(own: Evidence) -> Evidence:
+    return replace(own, graph_digest=bytes(32))
+
+
+LIES = {
+    "claims": Lie("B", claims, {"B"}),
+    "denies": Lie("B", denies, set()),
+    "another key": Lie(SERVER, another_key, {SERVER}),
+    "another table": Lie("B", another_table, {"B"}),
+    "another graph": Lie("B", another_graph, {"B"}),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_who_lies_to_the_auditor_of_an_honest_session_frames_nobody(name: str, two: Mapping[PartyId, Evidence]) -> None:
+    lie = LIES[name]
+    assert set(judged({**two, lie.party: lie.change(two[lie.party])}).named) == lie.named
+
+
+def test_a_party_cannot_deny_what_it_sent_and_who_hides_what_it_took_is_named_itself(tmp_path: Path) -> None:
+    wrong = sends_wrong(SERVER, Kind.CORRELATION)
+
+    def to_b(sender: PartyId, to: PartyId, tag: Tag, tensor: Tensor) -> Tensor:
+        return wrong(sender, to, tag, tensor) if to == "B" else tensor
+
+    found = session(JOBS["two"], tmp_path, to_b)
+    assert set(judged({**found, SERVER: denies(found[SERVER])}).named) == {SERVER}
+    assert set(judged({**found, "B": denies(found["B"])}).named) == {"B"}, "nobody else has the dealer's signature"
+
+
+def test_of_two_that_deviate_one_cannot_hide_behind_the_other(tmp_path: Path) -> None:
+    first, second = sends_wrong("B", Kind.MASKED_WIRE), sends_wrong("C", Kind.MASKED_WIRE, lambda step: step > 20)
+
+    def both(sender: PartyId, to: PartyId, tag: Tag, tensor: Tensor) -> Tensor:
+        return second(sender, to, tag, first(sender, to, tag, tensor))
+
+    found = judged(session(JOBS["three"], tmp_path, both))
+    assert set(found.named) == {"B"}, "C had taken a wrong message before"
+    assert {"A", "C"} <= set(found.unjudged)
+
+
+def test_a_party_that_goes_on_after_its_part_must_have_ended_is_named(two: Mapping[PartyId, Evidence]) -> None:
+    """An honest party whose table leaves the range says so and sends nothing more."""
+    big = {name: part * 2.0**60 if name.startswith("columns/") else part for name, part in two["B"].put_in.items()}
+    own = replace(two["B"], put_in=big)
+    commitments = {key: message for key, message in two["A"].received.items() if key == ("B", COMMITTED)}
+    assert commitments
+    hidden = {
+        party: replace(each, received={key: of for key, of in each.received.items() if key != ("B", COMMITTED)})
+        for party, each in two.items()
+    }
+    found = judged({**hidden, "B": replace(own, received=two["B"].received)})
+    assert set(found.named) == {"B"}
+    assert "had ended" in found.named["B"]
+    assert "RangeOverflow" in found.stopped["B"]
+
+
+def test_a_message_without_the_senders_signature_ends_the_session(tmp_path: Path) -> None:
+    """So an honest party has the signature of all that it computed from."""
+    send = SignedLink.send
+
+    def unsigned(self: SignedLink, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+        if self.party != "B":
+            return send(self, to, tag, tensor)
+        Wrapper.send(self, to, tag, tensor)
+        return Wrapper.send(self, to, signature_tag(tag), torch.zeros(SIGNATURE_BYTES, dtype=torch.uint8))
+
+    with pytest.MonkeyPatch.context() as patch, refused(ProtocolError, code="signature", party="B"):
+        patch.setattr(SignedLink, "send", unsigned)
+        train(saved(tmp_path / "data", JOBS["two"], small_graphs()), tmp_path / "run")
+
+
+def test_evidence_of_all_parties_and_of_one_session(
+    two: Mapping[PartyId, Evidence], honest: Mapping[PartyId, Evidence], tmp_path: Path
+) -> None:
+    with refused(ConfigError, code="parties"):
+        dispute([two["A"], two["B"]], Trust())
+    with refused(ConfigError, code="parties"):
+        dispute([two["A"], two["B"], two["B"]], Trust())
+    again = session(JOBS["two"], tmp_path)
+    with refused(ConfigError, code="session"):
+        judged({**two, "B": again["B"]})
+
+
+def test_a_session_that_goes_on_leaves_the_evidence_of_the_beginning(tmp_path: Path) -> None:
+    job = saved(tmp_path / "data", JOBS["two"], small_graphs())
+    with cut_at(3), pytest.raises(CutError):
+        train(job, tmp_path / "run")
+    before = evidence(tmp_path / "run")
+    resume(tmp_path / "run")
+    after = evidence(tmp_path / "run")
+    assert {party: each.key for party, each in before.items()} == {party: each.key for party, each in after.items()}
+    assert judged(after).named == {}
