@@ -265,6 +265,12 @@ class SealedRole(Role):
     def backward(self, step: int) -> None:
         """Do nothing: a step of the program has both passes."""
 
+    @override
+    def close(self) -> None:
+        """Let go of the program, and with it of seeds, masks and shares; nobody can promise that memory is wiped."""
+        self._program = None
+        self.__dict__.pop("model", None)
+
 
 _DATA = "data"
 _NOISE = "noise-id"
