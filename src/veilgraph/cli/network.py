@@ -34,6 +34,7 @@ from veilgraph.cli.output import LogFormat, echo, emit, messages, plain, results
 from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
+from veilgraph.core.text import printable
 from veilgraph.core.types import SERVER
 
 with deferred():
@@ -441,7 +442,7 @@ def dispute_command(folders: list[Path], root: Path, dealer: str = SERVER) -> No
             ("its part ended here: ", found.stopped),
         ):
             if party in about:
-                echo(f"{party}: {words}{about[party]}")
+                echo(f"{party}: {words}{printable(about[party], 300)}")
     if found.named:
         raise typer.Exit(FAILED)
 

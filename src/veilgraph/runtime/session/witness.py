@@ -25,6 +25,7 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
+from veilgraph.core.errors import RunError
 from veilgraph.core.files import private_folder, run_errors
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
@@ -134,18 +135,29 @@ class Evidence:
     @classmethod
     def read(cls, folder: Path) -> Evidence:
         """Read a folder that ``Recorder`` wrote; raises ``RunError`` or ``DataError``: it is missing or damaged."""
-        tensors, said = load_tensors(folder / _EVIDENCE)
+        try:
+            tensors, said = load_tensors(folder / _EVIDENCE)
+        except RunError as error:
+            raise RunError(
+                f"{folder}: no readable evidence of a training; give the folder {DISPUTE} of a party's part of a run "
+                f"whose job has disputes: true ({error.__cause__})"
+            ) from error
         with run_errors(folder, "ask its party for a copy", "damaged"):
             facts = SessionFacts.model_validate(said)
-            job = parse_job(facts.job)
+            job = parse_job(facts.job, str(folder))
             names = (*job.data.names, SERVER)
             if [each.party for each in facts.keys] != list(names) or facts.party not in names:
                 raise ValueError("its keys are not of the job's parties")
+            if not job.passes.signed:
+                raise ValueError("its job signs no messages")
             key, tags, digests, signatures = (tensors.pop(name) for name in (_KEY, _TAGS, _DIGESTS, _SIGNATURES))
             _check(key, (1, SEED_BYTES), torch.uint8)
-            _check(tags, (len(tags), 4), torch.int64)
-            _check(digests, (len(tags), DIGEST_BYTES), torch.uint8)
-            _check(signatures, (len(tags), SIGNATURE_BYTES), torch.uint8)
+            count = tags.numel() // 4
+            _check(tags, (count, 4), torch.int64)
+            if bool((tags < 0).any() or (tags[:, 0] >= len(names)).any()):
+                raise ValueError("a message of no party")
+            _check(digests, (count, DIGEST_BYTES), torch.uint8)
+            _check(signatures, (count, SIGNATURE_BYTES), torch.uint8)
             received = {
                 (names[sender], Tag(Kind(kind), step, round_)): Signed(bytes(digest), bytes(signature))
                 for (sender, kind, step, round_), digest, signature in zip(
@@ -164,9 +176,7 @@ def _graph_digest(folder: Path) -> bytes:
 
 
 def _rows(parts: list[bytes], size: int) -> Tensor:
-    return torch.frombuffer(bytearray(b"".join(parts)) or bytearray(size), dtype=torch.uint8).reshape(-1, size)[
-        : len(parts)
-    ]
+    return torch.tensor(list(b"".join(parts)), dtype=torch.uint8).reshape(-1, size)
 
 
 def _check(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
