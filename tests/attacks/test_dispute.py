@@ -195,6 +195,19 @@ def claims(own: Evidence) -> Evidence:
     return replace(own, received={**own.received, key: message._replace(digest=bytes(32))})
 
 
+def moves(own: Evidence) -> Evidence:
+    """A message under another tag than it had, to which the sender never sent one."""
+    (sender, tag), message = of_server(own)
+    return replace(own, received={**own.received, (sender, Tag(tag.kind, tag.step + 1000)): message})
+
+
+def exchanges(own: Evidence) -> Evidence:
+    """Each of the dealer's messages in the place of another one."""
+    keys = [key for key in own.received if key[0] == SERVER]
+    found = [own.received[key] for key in keys]
+    return replace(own, received={**own.received, **dict(zip(keys, found[1:] + found[:1], strict=True))})
+
+
 def denies(own: Evidence) -> Evidence:
     """It never got a thing."""
     return replace(own, received={})
@@ -214,6 +227,8 @@ def another_graph(own: Evidence) -> Evidence:
 
 LIES = {
     "claims": Lie("B", claims, {"B"}),
+    "moves": Lie("B", moves, {"B"}),
+    "exchanges": Lie("B", exchanges, {"B"}),
     "denies": Lie("B", denies, set()),
     "another key": Lie(SERVER, another_key, {SERVER}),
     "another table": Lie("B", another_table, {"B"}),

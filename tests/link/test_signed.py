@@ -47,21 +47,23 @@ def test_what_is_received_is_kept_with_its_signature() -> None:
         assert set(link.received) == {(other, TAG) for other in PARTIES if other != party}
         for (sender, tag), message in link.received.items():
             assert message.digest == digest_of(tag, MESSAGE)
-            assert Signers(link.keys).has_signed(sender, party, message)
+            assert Signers(link.keys).has_signed(sender, party, tag, message)
 
 
 def test_a_signature_counts_for_nothing_else() -> None:
     first, second = sessions(), sessions()
     message, signers = first["shop"].received["bank", TAG], Signers(first["bank"].keys)
-    assert signers.has_signed("bank", "shop", message)
-    assert not signers.has_signed("bank", SERVER, message)
-    assert not signers.has_signed("shop", "bank", message)
-    assert not signers.has_signed("bank", "shop", message._replace(digest=digest_of(TAG, MESSAGE + 1)))
-    assert not signers.has_signed("bank", "shop", message._replace(digest=digest_of(Tag(TAG.kind, 4, 1), MESSAGE)))
-    assert not signers.has_signed("bank", "shop", message._replace(signature=bytes(64)))
-    assert not Signers(second["bank"].keys).has_signed("bank", "shop", message)
+    assert signers.has_signed("bank", "shop", TAG, message)
+    assert not signers.has_signed("bank", SERVER, TAG, message)
+    assert not signers.has_signed("shop", "bank", TAG, message)
+    assert not signers.has_signed("bank", "shop", TAG, message._replace(digest=digest_of(TAG, MESSAGE + 1)))
+    for tag in (Tag(TAG.kind, 4, 1), Tag(TAG.kind, 3, 2), Tag(Kind.MASKED_WIRE, 3, 1)):
+        assert not signers.has_signed("bank", "shop", tag, message), "its receiver cannot say that it was another"
+        assert not signers.has_signed("bank", "shop", TAG, message._replace(digest=digest_of(tag, MESSAGE)))
+    assert not signers.has_signed("bank", "shop", TAG, message._replace(signature=bytes(64)))
+    assert not Signers(second["bank"].keys).has_signed("bank", "shop", TAG, message)
     mixed = [first["bank"].keys[0], *second["bank"].keys[1:]]
-    assert not Signers(mixed).has_signed("bank", "shop", message), "one new key makes another session"
+    assert not Signers(mixed).has_signed("bank", "shop", TAG, message), "one new key makes another session"
 
 
 def test_every_tag_has_a_signature_of_its_own() -> None:

@@ -1,7 +1,7 @@
 """Messages that their sender cannot deny later: a signature follows each, and the receiver keeps it with a digest.
 
 Every party first sends the public half of a fresh Ed25519 key (RFC 8032), signed with the key of its certificate. A
-signature covers the keys of all parties, sender, receiver and the message as on the wire, tag included. So it counts in
+signature covers the keys of all parties, sender, receiver, tag and the message as on the wire. So it counts in
 one session, in one direction, and for one message. The private half stays in memory: who gives an auditor all that a
 session left cannot give it away.
 
@@ -66,14 +66,14 @@ class Signers:
         self._session = hashlib.sha256(length_prefixed(*(each.content() for each in keys))).digest()
         self._keys = {each.party: Ed25519PublicKey.from_public_bytes(bytes.fromhex(each.key)) for each in keys}
 
-    def content(self, sender: PartyId, receiver: PartyId, digest: bytes) -> bytes:
-        """Return the bytes to sign of a message."""
-        return length_prefixed(_LABEL, self._session, sender.encode(), receiver.encode(), digest)
+    def content(self, sender: PartyId, receiver: PartyId, tag: Tag, digest: bytes) -> bytes:
+        """Return the bytes to sign of a message; with the tag, or its receiver could say that it had another."""
+        return length_prefixed(_LABEL, self._session, sender.encode(), receiver.encode(), str(tag).encode(), digest)
 
-    def has_signed(self, sender: PartyId, receiver: PartyId, message: Signed) -> bool:
-        """Whether the sender signed this digest for the receiver, in this session."""
+    def has_signed(self, sender: PartyId, receiver: PartyId, tag: Tag, message: Signed) -> bool:
+        """Whether the sender signed a message with this tag and digest for the receiver, in this session."""
         try:
-            self._keys[sender].verify(message.signature, self.content(sender, receiver, message.digest))
+            self._keys[sender].verify(message.signature, self.content(sender, receiver, tag, message.digest))
         except InvalidSignature:
             return False
         return True
@@ -96,7 +96,7 @@ class SignedLink(Wrapper):
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
         """Send a message and its signature."""
         super().send(to, tag, tensor)
-        signature = self._key.sign(self._signers.content(self.party, to, digest_of(tag, tensor)))
+        signature = self._key.sign(self._signers.content(self.party, to, tag, digest_of(tag, tensor)))
         super().send(to, signature_tag(tag), torch.frombuffer(bytearray(signature), dtype=torch.uint8))
 
     @override
@@ -105,7 +105,7 @@ class SignedLink(Wrapper):
         tensor = super().receive(sender, tag)
         signature = receive_as(self._link, sender, signature_tag(tag), (SIGNATURE_BYTES,), torch.uint8)
         message = Signed(digest_of(tag, tensor), signature.numpy().tobytes())
-        if not self._signers.has_signed(sender, self.party, message):
+        if not self._signers.has_signed(sender, self.party, tag, message):
             raise ProtocolError(
                 f"{sender} sent {self.party} {tag} under a signature that is not its own; nothing was computed from "
                 f"it; ask {sender} what it runs",

@@ -148,6 +148,8 @@ class Evidence:
             names = (*job.data.names, SERVER)
             if [each.party for each in facts.keys] != list(names) or facts.party not in names:
                 raise ValueError("its keys are not of the job's parties")
+            if (facts.party == SERVER) == (folder / _GRAPH).is_file():
+                raise ValueError(f"{_GRAPH} is missing, or there is one of party {SERVER}")
             if not job.passes.signed:
                 raise ValueError("its job signs no messages")
             key, tags, digests, signatures = (tensors.pop(name) for name in (_KEY, _TAGS, _DIGESTS, _SIGNATURES))
