@@ -233,11 +233,10 @@ ROWS: Final[tuple[MessageSpec[SealedJob], ...]] = (
     MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER,
         "shares of the mask of how many validation nodes, or pairs of them, are right", "share", _COUNT, (SCORES,),
         (SCORED,), forms=(WireFormat("k, 0", "int64 [1, 1]", "evaluation"),)),
-    *(MessageSpec(Kind.SIGNATURE, ends, "signatures of messages, their key, and a digest of all that the sender puts "
-          "in and draws", "blinding", _SIGNED, when=(SIGNED,),
-          forms=(WireFormat("0, 0", "uint8 [bytes of JSON]", "set-up: the key"),
-                 WireFormat("0, 65535", "uint8 [32]", "set-up: the digest"),
-                 WireFormat("step, 256·round + kind", "uint8 [64]", "after every message of a training")))
+    *(MessageSpec(Kind.SIGNATURE, ends, "signatures, and a digest of what the sender puts in", "blinding", _SIGNED,
+          when=(SIGNED,),
+          forms=(WireFormat("0, 0", "uint8 [bytes of JSON]", "set-up"), WireFormat("0, 65535", "uint8 [32]", "set-up"),
+                 WireFormat("step, 256·round + kind", "uint8 [64]", "every message of a training")))
       for ends in (TO_HOLDER, TO_SERVER, FROM_SERVER)),
     judgement(LABELLED_TO_HOLDER, SCORED),
     judgement(LABELLED_TO_SERVER, SCORED),

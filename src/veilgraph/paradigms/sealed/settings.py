@@ -197,9 +197,7 @@ class SealedJob(JobSettings):
     """
 
     disputes: bool = False
-    """every party signs what it sends in training, and keeps all that it put in and drew, so that net dispute can name
-    who deviated once all hand that over
-    """
+    """parties sign what they send in training, and keep all that they put in and draw, for net dispute"""
 
     trust: Literal["dealer", "majority"] = "dealer"
     """dealer: the server deals random numbers, and reads everything together with one holder; majority, of three
