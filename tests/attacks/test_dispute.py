@@ -88,6 +88,15 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[PartyId, Evidence]:
     return session(JOBS["two"], tmp_path_factory.mktemp("two"))
 
 
+def test_nobody_can_test_a_guess_of_what_a_party_put_in(two: Mapping[PartyId, Evidence], tmp_path: Path) -> None:
+    """Its commitment is another one in each session, though its table is the same."""
+    again = session(JOBS["two"], tmp_path)
+    assert set(again["B"].put_in) == set(two["B"].put_in)
+    assert all(torch.equal(part, two["B"].put_in[name]) for name, part in again["B"].put_in.items())
+    key = ("B", COMMITTED)
+    assert again["A"].received[key].digest != two["A"].received[key].digest
+
+
 def taken(found: Mapping[PartyId, Evidence]) -> list[tuple[PartyId, PartyId, Tag]]:
     """Sender, receiver and tag of all messages that were taken."""
     return [(sender, receiver, tag) for receiver, each in found.items() for sender, tag in each.received]
