@@ -4,7 +4,8 @@ Without disputes nobody notices most of this: the job ends with other prediction
 """
 
 import random
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.sealed.programs import saved, small_graphs, small_job
-from veilgraph.core.errors import ConfigError, ProtocolError, VeilgraphError
+from veilgraph.core.errors import ConfigError, ProtocolError, RunError, VeilgraphError
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.identity import Trust
 from veilgraph.link.signed import SIGNATURE_BYTES, Signed, SignedLink, signature_tag
@@ -23,9 +24,11 @@ from veilgraph.link.wrapper import Wrapper
 from veilgraph.mpc.sealed.machine import HolderMachine
 from veilgraph.mpc.sealed.wire import Bilinear, Summands, Wire
 from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.protocol.agreement import Point
 from veilgraph.runtime.launch.jobs import resume, train
 from veilgraph.runtime.session.dispute import Verdict, dispute
 from veilgraph.runtime.session.witness import COMMITTED, Evidence, Recorder
+from veilgraph.runtime.store.checkpoints import Checkpoints
 
 JUDGED = {"disputes": True, "train": {"select_by": "accuracy", "evaluate_every": 2}}
 JOBS = {
@@ -169,8 +172,8 @@ def test_a_holder_that_swaps_its_table_after_the_commitment(shown: str, tmp_path
     """Whichever of the two it hands over."""
     put_in, used = Recorder.put_in, dict[str, Tensor]()
 
-    def swaps(self: Recorder, tensors: Mapping[str, Tensor], epoch: int) -> Mapping[str, Tensor]:
-        committed = put_in(self, tensors, epoch)
+    def swaps(self: Recorder, tensors: Mapping[str, Tensor], held: Sequence[Point], epoch: int) -> Mapping[str, Tensor]:
+        committed = put_in(self, tensors, held, epoch)
         if "labels" in tensors or not tensors:
             return committed
         used.update({name: part.flip(0) if name == "columns/own" else part for name, part in committed.items()})
@@ -230,6 +233,10 @@ def another_table(own: Evidence) -> Evidence:
     return replace(own, put_in={name: part.flip(0) for name, part in own.put_in.items()})
 
 
+def another_shape(own: Evidence) -> Evidence:
+    return replace(own, put_in={name: part.unsqueeze(0) for name, part in own.put_in.items()})
+
+
 def another_graph(own: Evidence) -> Evidence:
     return replace(own, graph_digest=bytes(32))
 
@@ -241,6 +248,7 @@ LIES = {
     "denies": Lie("B", denies, set()),
     "another key": Lie(SERVER, another_key, {SERVER}),
     "another table": Lie("B", another_table, {"B"}),
+    "another shape": Lie("B", another_shape, {"B"}),
     "another graph": Lie("B", another_graph, {"B"}),
 }
 
@@ -248,7 +256,10 @@ LIES = {
 @pytest.mark.parametrize("name", LIES)
 def test_who_lies_to_the_auditor_of_an_honest_session_frames_nobody(name: str, two: Mapping[PartyId, Evidence]) -> None:
     lie = LIES[name]
-    assert set(judged({**two, lie.party: lie.change(two[lie.party])}).named) == lie.named
+    found = judged({**two, lie.party: lie.change(two[lie.party])})
+    assert set(found.named) == lie.named
+    if name in ("another table", "another shape", "another graph"):
+        assert str(COMMITTED) in found.named["B"]
 
 
 def test_a_party_cannot_deny_what_it_sent_and_who_hides_what_it_took_is_named_itself(tmp_path: Path) -> None:
@@ -314,6 +325,10 @@ def test_evidence_of_all_parties_and_of_one_session(
     again = session(JOBS["two"], tmp_path)
     with refused(ConfigError, code="session"):
         judged({**two, "B": again["B"]})
+    facts = two["B"].facts
+    other = facts.model_copy(update={"software": {**facts.software, "scipy": "1.0"}})
+    with refused(ConfigError, code="software", party="B"):
+        judged({**two, "B": replace(two["B"], facts=other)})
 
 
 def test_a_session_that_goes_on_leaves_the_evidence_of_the_beginning(tmp_path: Path) -> None:
@@ -325,3 +340,29 @@ def test_a_session_that_goes_on_leaves_the_evidence_of_the_beginning(tmp_path: P
     after = evidence(tmp_path / "run")
     assert {party: each.key for party, each in before.items()} == {party: each.key for party, each in after.items()}
     assert judged(after).named == {}
+
+
+def test_a_party_that_stated_checkpoints_of_which_the_job_could_not_go_on_is_not_framed(tmp_path: Path) -> None:
+    """It began again, as another had lost its own."""
+    job = saved(tmp_path / "data", JOBS["two"], small_graphs())
+    with cut_at(3), pytest.raises(CutError):
+        train(job, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "parties" / "A" / "checkpoints")
+    resume(tmp_path / "run", restart=True)
+    found = evidence(tmp_path / "run")
+    assert {party for party, each in found.items() if each.facts.held} == {"B", SERVER}
+    assert judged(found).named == {}
+    lies = replace(found["B"], facts=found["B"].facts.model_copy(update={"held": []}))
+    assert set(judged({**found, "B": lies}).named) == {"B"}
+
+
+def test_an_error_of_the_auditors_machine_frames_nobody(
+    two: Mapping[PartyId, Evidence], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(self: Checkpoints, *_: object) -> None:
+        raise RunError("no space is left")
+
+    monkeypatch.setattr(Checkpoints, "save", no_space)
+    found = judged(two)
+    assert found.named == {}
+    assert found.stopped

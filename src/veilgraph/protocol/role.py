@@ -127,10 +127,10 @@ class Witness(ABC):
     """What can have a party's session run again before an auditor."""
 
     @abstractmethod
-    def put_in(self, tensors: Mapping[str, Tensor], epoch: int) -> Mapping[str, Tensor]:
-        """Commit, before all other parties, to what this party puts into a session that goes on from ``epoch``.
+    def put_in(self, tensors: Mapping[str, Tensor], held: Sequence[Point], epoch: int) -> Mapping[str, Tensor]:
+        """Commit, before all other parties, to what this party puts into a session, and return what it is to use.
 
-        Returns what the session is to use. All parties call it together.
+        ``held`` are its checkpoints, and ``epoch`` where the session goes on. All parties call it together.
         """
 
 

@@ -12,8 +12,9 @@ Commitments are messages, too: another table, or another key, is another message
 its receiver has the signature; it cannot claim one, for it has none.
 
 An honest party is never named: it signs what follows from what it committed to and took, and it hands over the
-signature of every wrong message that it took. It must hand over its folder as it is. Somebody is named whenever a
-wrong message that an honest party took is handed over: of all wrong messages, one was sent before any was taken.
+signature of every wrong message that it took. It must hand over its folder as it is, and the replay needs the software
+that it ran. Where an honest party took a wrong message somebody is named, for one was sent before any was taken; or a
+party's part stops here, as it had committed to what nothing can be computed from.
 
 What this does not show: that a party's table is true, that it drew its key at random, or who ended a session.
 """
@@ -33,10 +34,9 @@ from typing_extensions import override
 from veilgraph.core.errors import (
     ConfigError,
     DataError,
-    LinkError,
     PeerFailed,
     ProtocolError,
-    VeilgraphError,
+    RangeOverflow,
 )
 from veilgraph.core.files import private_folder
 from veilgraph.core.randomness import LearningStreams
@@ -45,11 +45,12 @@ from veilgraph.link.factory import MemoryHub
 from veilgraph.link.identity import Trust
 from veilgraph.link.signed import Signers, digest_of
 from veilgraph.link.wrapper import Wrapper
+from veilgraph.protocol.agreement import Point
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.role import RoleContext, Witness
 from veilgraph.runtime.session.training import fit
-from veilgraph.runtime.session.witness import Evidence, commit, secrets_of
+from veilgraph.runtime.session.witness import Evidence, commit, secrets_of, software_here
 from veilgraph.runtime.store.checkpoints import Checkpoints
 
 _Key = tuple[PartyId, PartyId, Tag]  # sender, receiver, tag
@@ -75,8 +76,8 @@ class Verdict:
 def dispute(evidence: Sequence[Evidence], trust: Trust) -> Verdict:
     """Run a session again from the evidence of all its parties, and name who deviated.
 
-    Raises ``ConfigError``: it is not of all parties, or not of one session; ``DataError``: the key of a session is not
-    signed with that of its party's certificate.
+    Raises ``ConfigError``: it is not of all parties, of one session, or of this software; ``DataError``: a party's key
+    of the session is not signed with that of its certificate.
     """
     by_party = _check_session(evidence, trust)
     found, signers = Verdict(dict.fromkeys(by_party, 0)), Signers(evidence[0].facts.keys)
@@ -98,8 +99,8 @@ def dispute(evidence: Sequence[Evidence], trust: Trust) -> Verdict:
             links[party].was_cut_off = True
         except Exception as error:  # noqa: BLE001 - whatever computing on data can raise that a party made up
             found.stopped[party] = f"{type(error).__name__}: {error}"
-            # What it could not wait for, or want of memory here, says nothing of the party.
-            links[party].was_cut_off = isinstance(error, LinkError) or not isinstance(error, VeilgraphError)
+            # Its data alone end an honest party's part by one of these; this machine may by others.
+            links[party].was_cut_off = not isinstance(error, DataError | RangeOverflow)
             hub.fail(party, error)
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(by_party)) as pool:
@@ -126,6 +127,13 @@ def _check_session(evidence: Sequence[Evidence], trust: Trust) -> dict[PartyId, 
         if each.facts.keys != first.facts.keys or each.job.hash() != first.job.hash():
             raise ConfigError(
                 f"{each.party} and {first.party} handed over different sessions; ask both for the same", code="session"
+            )
+        if each.facts.software != software_here():  # or an honest party could be named for a last bit
+            raise ConfigError(
+                f"{each.party} trained with {each.facts.software}, and here are {software_here()}; run the session "
+                "again with the same versions on a machine of the same kind",
+                code="software",
+                party=each.party,
             )
     for key in first.facts.keys:
         try:
@@ -179,7 +187,7 @@ class _Replayed(Witness):
         self._link, self._evidence = link, evidence
 
     @override
-    def put_in(self, tensors: Mapping[str, Tensor], epoch: int) -> Mapping[str, Tensor]:
+    def put_in(self, tensors: Mapping[str, Tensor], held: Sequence[Point], epoch: int) -> Mapping[str, Tensor]:
         own = self._evidence
         commit(self._link, own.job, own.key, own.graph_digest, own.put_in)
         return own.put_in
@@ -198,4 +206,5 @@ def _run_again(own: Evidence, link: Link, folder: Path) -> None:
     )
     role = paradigm_of(own.job).session.role(context, Aligned(own.facts.alignment, own.graph))
     with closing(role):
-        fit(role, Checkpoints(folder, folder / "model"), [], begin=lambda *_: None, log=lambda _: None)
+        held = [Point(*each) for each in own.facts.held]
+        fit(role, Checkpoints(folder, folder / "model"), held, begin=lambda *_: None, log=lambda _: None)

@@ -42,7 +42,7 @@ from veilgraph.runtime.session.exchange import PeerHeads, RecordExchange
 from veilgraph.runtime.session.preparation import prepare
 from veilgraph.runtime.session.publishers import LifetimeAccount, publisher_of, with_canaries
 from veilgraph.runtime.session.training import fit, infer
-from veilgraph.runtime.session.witness import DISPUTE, Recorder, SessionFacts
+from veilgraph.runtime.session.witness import DISPUTE, Recorder, SessionFacts, software_here
 from veilgraph.runtime.store import ALONE, LEDGER_SUMMARY
 from veilgraph.runtime.store.lifetime import lifetime_at, lifetime_of, limits_in, read_place
 from veilgraph.runtime.store.predictions import (
@@ -317,6 +317,7 @@ def _recorded(session: Session, aligned: Aligned) -> Iterator[RoleContext]:
         party=part.party,
         alignment=aligned.identity,
         restarts=context.restarts,
+        software=software_here(),
         keys=list(link.keys),
         job=settings.model_dump(mode="json"),
     )

@@ -15,8 +15,11 @@ every mask.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -37,9 +40,11 @@ from veilgraph.link.channel import length_prefixed
 from veilgraph.link.collectives import exchange
 from veilgraph.link.signed import DIGEST_BYTES, SIGNATURE_BYTES, Signed, SignedLink
 from veilgraph.link.statement import SessionKey
+from veilgraph.protocol.agreement import MOST_POINTS, Point
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.role import Witness
+from veilgraph.runtime.store.session_log import installed_software
 
 DISPUTE: Final = "dispute"
 """Name of the folder, in a party's part of a run."""
@@ -77,7 +82,8 @@ class Recorder(Witness):
         self.secrets = secrets_of(self._key)
 
     @override
-    def put_in(self, tensors: Mapping[str, Tensor], epoch: int) -> Mapping[str, Tensor]:
+    def put_in(self, tensors: Mapping[str, Tensor], held: Sequence[Point], epoch: int) -> Mapping[str, Tensor]:
+        self._facts = self._facts.model_copy(update={"held": list(held)})
         if epoch == 0:  # else it begins with shares of an earlier session, to which nobody has committed in this one
             self._tensors, graph = tensors, private_folder(self._folder) / _GRAPH
             (self._folder / _EVIDENCE).unlink(missing_ok=True)
@@ -102,6 +108,11 @@ class Recorder(Witness):
         save_tensors(self._folder / _EVIDENCE, tensors, self._facts.model_dump(mode="json"))
 
 
+def software_here() -> dict[str, str]:
+    """Return the versions, and the kind of machine, on which the last bit of a holder's own numbers may depend."""
+    return {**installed_software(), "scipy": version("scipy"), "machine": platform.machine()}
+
+
 class SessionFacts(Exact):
     """What is said of a session beside its tensors."""
 
@@ -109,6 +120,10 @@ class SessionFacts(Exact):
     alignment: Annotated[str, Field(max_length=128)]
     restarts: bool
     """Whether the party would have begun again from nothing, as it told the others."""
+    held: Annotated[list[tuple[int, int, str]], Field(max_length=MOST_POINTS)] = Field(default_factory=list)
+    """Checkpoints that it stated, from none of which the session went on."""
+    software: dict[str, str]
+    """Where it ran, as ``software_here``."""
     keys: Annotated[list[SessionKey], Field(max_length=256)]
     """Of all parties, in the order of the job."""
     job: dict[str, Any]
@@ -143,7 +158,7 @@ class Evidence:
                 f"whose job has disputes: true ({error.__cause__})"
             ) from error
         with run_errors(folder, "ask its party for a copy", "damaged"):
-            facts = SessionFacts.model_validate(said)
+            facts = SessionFacts.model_validate_json(json.dumps(said))
             job = parse_job(facts.job, str(folder))
             names = (*job.data.names, SERVER)
             if [each.party for each in facts.keys] != list(names) or facts.party not in names:
