@@ -3,6 +3,7 @@
 Without disputes nobody notices most of this: the job ends with other predictions.
 """
 
+import json
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from torch import Tensor
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.sealed.programs import saved, small_graphs, small_job
+from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, ProtocolError, RunError, VeilgraphError
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.identity import Trust
@@ -25,7 +27,8 @@ from veilgraph.mpc.sealed.machine import HolderMachine
 from veilgraph.mpc.sealed.wire import Bilinear, Summands, Wire
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.protocol.agreement import Point
-from veilgraph.runtime.launch.jobs import resume, train
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.session.dispute import Verdict, dispute
 from veilgraph.runtime.session.witness import COMMITTED, Evidence, Recorder
 from veilgraph.runtime.store.checkpoints import Checkpoints
@@ -366,3 +369,33 @@ def test_an_error_of_the_auditors_machine_frames_nobody(
     found = judged(two)
     assert found.named == {}
     assert found.stopped
+
+
+def test_a_prediction_is_not_signed_and_leaves_the_evidence_of_the_training(tmp_path: Path) -> None:
+    run = train(saved(tmp_path / "data", JOBS["two"], small_graphs()), tmp_path / "run")
+    before = evidence(run.path)["B"].received
+    predict(run.path)
+    assert evidence(run.path)["B"].received == before
+    traffic = json.loads((run.path / "parties" / "B" / "prediction_traffic.json").read_text())
+    assert traffic
+    assert "signature" not in {each["kind"] for each in traffic}
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"paradigm": "union", "disputes": True},
+        {
+            "paradigm": "sealed",
+            "disputes": True,
+            "data": {"feature_scaling": "none"},
+            "privacy": {"unit": "training-record", "epsilon_total": 2},
+            "output": "margins",
+            "train": {"select_by": "last", "epochs": 1, "checkpoint_every": 1},
+        },
+    ],
+)
+def test_jobs_that_cannot_be_run_again_to_the_last_bit_are_refused(job: Settings) -> None:
+    with refused(ConfigError, key="disputes"):
+        parse_job(job)
+    assert parse_job({**job, "disputes": False})

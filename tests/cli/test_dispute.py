@@ -110,19 +110,22 @@ def test_a_key_that_another_party_wrote_in_its_place_is_refused(
     assert "A's key of the session cannot be trusted" in one_error(veilgraph(*disputed(kits, found)))
 
 
-@pytest.mark.parametrize("damage", ["missing", "no tensors", "tags", "kinds", "party", "keys", "job"])
+@pytest.mark.parametrize(
+    "damage", ["missing", "no graph", "no tensors", "tags", "kinds", "senders", "party", "keys", "job"]
+)
 def test_evidence_that_is_missing_or_damaged_is_one_error(
     damage: str, kits: Mapping[str, Kit], sites: Mapping[PartyId, Path], tmp_path: Path
 ) -> None:
     folder = shutil.copytree(sites["B"], tmp_path / "B")
     tensors, facts = load_tensors(folder / EVIDENCE)
-    if damage == "missing":
-        (folder / EVIDENCE).unlink()
+    if damage in ("missing", "no graph"):
+        (folder / (EVIDENCE if damage == "missing" else "graph.safetensors")).unlink()
     else:
         changes: Mapping[str, Callable[[], object]] = {
             "no tensors": tensors.clear,
             "tags": lambda: tensors.update(tags=tensors["tags"][1:].clone()),
             "kinds": lambda: tensors.update(tags=torch.full_like(tensors["tags"], 99)),
+            "senders": lambda: tensors.update(tags=tensors["tags"] - torch.tensor([4, 0, 0, 0])),
             "party": lambda: facts.update(party="C"),
             "keys": facts["keys"].pop,
             "job": lambda: facts["job"].update(paradigm="vertical"),
