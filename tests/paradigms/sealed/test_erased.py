@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,10 +47,10 @@ class Dealt:
 
 
 @pytest.fixture
-def dealt(monkeypatch: pytest.MonkeyPatch) -> Iterator[Dealt]:
+def dealt(monkeypatch: pytest.MonkeyPatch) -> Dealt:
     found = Dealt()
     found.watch(monkeypatch)
-    yield found
+    return found
 
 
 @pytest.mark.parametrize(("holders", "trust"), [(2, "dealer"), (3, "majority")])

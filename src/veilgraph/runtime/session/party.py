@@ -21,7 +21,6 @@ from veilgraph.core.trace import NO_TRACE, AnyTrace, Trace
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party, reload_party
 from veilgraph.link.identity import Identity
-from veilgraph.link.signed import sign_messages
 from veilgraph.link.view import RecordedLink
 from veilgraph.link.wrapper import TracedLink
 from veilgraph.nn.local.build import CustomModel
@@ -42,7 +41,7 @@ from veilgraph.runtime.session.exchange import PeerHeads, RecordExchange
 from veilgraph.runtime.session.preparation import prepare
 from veilgraph.runtime.session.publishers import LifetimeAccount, publisher_of, with_canaries
 from veilgraph.runtime.session.training import fit, infer
-from veilgraph.runtime.session.witness import DISPUTE, Recorder, SessionFacts, software_here
+from veilgraph.runtime.session.witness import recorded
 from veilgraph.runtime.store import ALONE, LEDGER_SUMMARY
 from veilgraph.runtime.store.lifetime import lifetime_at, lifetime_of, limits_in, read_place
 from veilgraph.runtime.store.predictions import (
@@ -300,32 +299,12 @@ TOLD_EVERY_S: Final = 30.0
 
 def compute(session: Session, aligned: Aligned) -> None:
     """Train or predict with the other parties; write what the ledger comes to and, at a judge, the predictions."""
-    with _recorded(session, aligned) as context:
-        _compute(session, context, aligned)
-
-
-@contextmanager
-def _recorded(session: Session, aligned: Aligned) -> Iterator[RoleContext]:
-    """Yield a role's context; where the job signs what a training sends, record that, and save it however it ends."""
     part, context = session.part, _role_context(session, aligned)
-    if part.work == "predict" or not part.settings.passes.signed:
-        yield context
-        return
-    settings, names = part.settings, (*part.settings.data.names, SERVER)
-    link = sign_messages(session.link, names, settings.hash(), part.identity, part.names.get(SERVER, SERVER))
-    facts = SessionFacts(
-        party=part.party,
-        alignment=aligned.identity,
-        restarts=context.restarts,
-        software=software_here(),
-        keys=list(link.keys),
-        job=settings.model_dump(mode="json"),
-    )
-    recorder = Recorder(link, part.store.path / DISPUTE, aligned.graph, facts)
-    try:
-        yield replace(context, link=link, secrets=recorder.secrets, witness=recorder)
-    finally:
-        recorder.save()
+    is_signed = part.settings.passes.signed and part.work != "predict"
+    server_name = part.names.get(SERVER, SERVER)
+    kept = recorded(context, part.store.path, aligned.graph, part.identity, server_name) if is_signed else None
+    with nullcontext(context) if kept is None else kept as context:
+        _compute(session, context, aligned)
 
 
 def _compute(session: Session, context: RoleContext, aligned: Aligned) -> None:

@@ -17,8 +17,9 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -38,12 +39,13 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.link.channel import length_prefixed
 from veilgraph.link.collectives import exchange
-from veilgraph.link.signed import DIGEST_BYTES, SIGNATURE_BYTES, Signed, SignedLink
+from veilgraph.link.identity import Identity
+from veilgraph.link.signed import DIGEST_BYTES, SIGNATURE_BYTES, Signed, SignedLink, sign_messages
 from veilgraph.link.statement import SessionKey
 from veilgraph.protocol.agreement import MOST_POINTS, Point
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.role import Witness
+from veilgraph.protocol.role import RoleContext, Witness
 from veilgraph.runtime.store.session_log import installed_software
 
 DISPUTE: Final = "dispute"
@@ -128,6 +130,31 @@ class SessionFacts(Exact):
     """Of all parties, in the order of the job."""
     job: dict[str, Any]
     """Its settings."""
+
+
+@contextmanager
+def recorded(
+    context: RoleContext, folder: Path, graph: PartyGraph | None, identity: Identity | None, server_name: str
+) -> Iterator[RoleContext]:
+    """Yield the context of a role whose messages are signed; its evidence is saved in a party's ``folder`` at the end.
+
+    The end may be an error. Arguments and errors as of ``sign_messages``.
+    """
+    job = context.settings
+    link = sign_messages(context.link, (*job.data.names, SERVER), job.hash(), identity, server_name)
+    facts = SessionFacts(
+        party=link.party,
+        alignment=context.alignment,
+        restarts=context.restarts,
+        software=software_here(),
+        keys=list(link.keys),
+        job=job.model_dump(mode="json"),
+    )
+    recorder = Recorder(link, folder / DISPUTE, graph, facts)
+    try:
+        yield replace(context, link=link, secrets=recorder.secrets, witness=recorder)
+    finally:
+        recorder.save()
 
 
 @dataclass(frozen=True, eq=False)
