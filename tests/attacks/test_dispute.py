@@ -286,6 +286,14 @@ def test_of_two_that_deviate_one_cannot_hide_behind_the_other(tmp_path: Path) ->
     assert {"A", "C"} <= set(found.unjudged)
 
 
+def test_a_table_out_of_range_does_not_frame_who_went_on(two: Mapping[PartyId, Evidence]) -> None:
+    """With what A hands over B's part would have ended before its last message: but A had put in something else."""
+    big = {name: part * 2.0**16 if name.startswith("columns/") else part for name, part in two["A"].put_in.items()}
+    found = judged({**two, "A": replace(two["A"], put_in=big)})
+    assert set(found.named) == {"A"}
+    assert "left the range" in found.stopped["B"]
+
+
 def test_a_party_that_goes_on_after_its_part_must_have_ended_is_named(two: Mapping[PartyId, Evidence]) -> None:
     """An honest party whose table leaves the range says so and sends nothing more."""
     big = {name: part * 2.0**60 if name.startswith("columns/") else part for name, part in two["B"].put_in.items()}
