@@ -16,8 +16,9 @@ from torch import Tensor
 
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
+from tests.paradigms.sealed.dense import STANDARD
 from tests.paradigms.sealed.programs import saved, small_graphs, small_job
-from tests.roles.federation import Settings
+from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError, ProtocolError, RunError, VeilgraphError
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.identity import Trust
@@ -39,6 +40,12 @@ JOBS = {
     "three": small_job(3, JUDGED),
     "holder deals": small_job(3, JUDGED, {"trust": "majority"}),
     "checked dealer": small_job(2, {"disputes": True, "dealer_checks": 0.5}),
+    "trees, margins": small_job(
+        2,
+        merge(STANDARD, {"model": {"blocks": ["own", "boosting", "neighbours", "pooled.1"]}}),
+        {"disputes": True, "output": "margins", "train": {"learning_rate": 0.125}},
+    ),
+    "released": small_job(3, {"disputes": True, "release": "holders", "model": {"blocks": ["own", "each.2"]}}),
     "votes": small_job(
         2,
         {
