@@ -91,8 +91,8 @@ NODES: Final = Way(
     "### What a bit adds\n",
     "\n## Across organisations",
     "python -m research.training_records --unit node --seeds 10",
-    " The threshold was chosen on Amazon's seeds 0 to 5, with test figures in sight. At ε = 4 it added 2.6 points, "
-    "a threshold of 0 added 1.1, and one bit of all holders' scores, which all of them flip, 2.0.",
+    " The threshold was chosen on Amazon's seeds 0 to 5, with test figures in sight: at ε = 4 it added 2.6 points, one "
+    "of 0 added 1.1, one bit of all holders together 2.0.",
 )
 CARDS: Final = "S-FFSD"
 SETS: Final = {
@@ -215,6 +215,8 @@ def table(way: Way, found: Mapping[str, float]) -> list[str]:
             cells += [_gain(of(found, name, f"{epsilon:g}"), control) for epsilon in (*EPSILONS, NO_NOISE)]
             plain = sealed_privacy.of(name, "margins", sealed_privacy.BARE)
             lines.append(f"| {name} | {' | '.join([*cells, _shown(plain) if plain else '–'])} |")
+    if way is not RECORDS:
+        return [*lines, "", f"As [above](#what-it-adds). `{way.command}` and `--write`.{way.note}"]
     return [
         *lines,
         "",

@@ -59,9 +59,9 @@ MEMORY_BYTES = 1 << 30
 Program = Callable[[Link], object]
 Key = tuple[PartyId, Tag]
 
-ELSEWHERE = {Kind.SEAL, Kind.READY, Kind.AUDIT_QUESTION, Kind.AUDIT_ANSWER, Kind.POSITIONS}
-"""Sealing, audits and answers have tests of their own (tests/link, tests/audit, paradigms/sealed/test_answers.py).
-READY, a byte, comes in graphs of several blocks alone."""
+ELSEWHERE = {Kind.SEAL, Kind.READY, Kind.AUDIT_QUESTION, Kind.AUDIT_ANSWER, Kind.POSITIONS, Kind.SIGNATURE}
+"""Sealing, signatures, audits and answers have tests of their own (tests/link, tests/audit,
+paradigms/sealed/test_answers.py). READY, a byte, comes in graphs of several blocks alone."""
 
 
 def session_of(settings: JobSettings, link: Link) -> RoleContext:

@@ -187,7 +187,7 @@ def test_the_commands_that_show_tables_have_the_option() -> None:
                 found.add(f"{name} {word}".strip())
     alone = {"audit", "budget", "check", "compare", "demo", "embed", "explain", "predict", "report", "resume"}
     alone |= {"train", "tune", "watch"}
-    assert found == alone | {"data align", "data check", "net consent", "net status"}
+    assert found == alone | {"data align", "data check", "net consent", "net dispute", "net status"}
 
 
 def test_what_was_told_is_printed_with_a_code_and_not_with_an_error() -> None:

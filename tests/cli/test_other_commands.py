@@ -20,7 +20,7 @@ GROUPS = {
     ),
     "data": ("check", "align", "export", "accounts", "init", "export-trajectories"),
     "net": (
-        "init", "provision", "join", "submit", "status", "logs", "stop", "serve", "consent",
+        "init", "provision", "join", "submit", "status", "logs", "stop", "serve", "consent", "dispute",
         "machine", "machine-secret",
     ),
     "cert": ("request", "sign", "install", "revoke", "passphrase"),

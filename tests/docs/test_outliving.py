@@ -22,6 +22,7 @@ JOBS: dict[str, Settings] = {
     "node-dp": {"paradigm": "node-dp", "release": {"features": {"epsilon": 4.0, "low": -10.0, "high": 10.0}}, **FREE},
     "averaging": {"paradigm": "averaging", **FREE},
     "sealed": {"paradigm": "sealed"},
+    "sealed, disputes": {"paradigm": "sealed", "disputes": True},
     "sealed, votes": merge({"paradigm": "sealed"}, voting(epsilon_total=4)),
 }
 

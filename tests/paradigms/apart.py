@@ -5,6 +5,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.link.identity import Identity
 from veilgraph.link.view import RecordedLink
 from veilgraph.protocol.job import JobSettings
 from veilgraph.runtime.launch.processes import run_threads
@@ -22,6 +23,7 @@ def apart(
     server: bool = False,
     audited: bool = False,
     auditor: Auditor | None = None,
+    identities: Mapping[PartyId, Identity] | None = None,
 ) -> dict[PartyId, Path]:
     """Every party does its part; returns where its run is.
 
@@ -34,6 +36,7 @@ def apart(
         server: the server's leave to begin again.
         audited: its leave to audit, for which it keeps what it sees.
         auditor: as the engine gives it.
+        identities: with which they sign, if at all.
     """
     folders = {party: folder / f"site {party}" for party in (*parties, SERVER)}
 
@@ -52,6 +55,8 @@ def apart(
                 restarts=server,
                 allows_audit=audited,
                 auditor=auditor,
+                identity=None if identities is None else identities[party],
+                names={} if identities is None else {SERVER: identities[party].server_name},
                 job_id=uuid4().hex,
                 consent=folder / f"consent of {party}",
                 learning=folder / f"learning-of-{party}",

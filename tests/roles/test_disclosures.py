@@ -167,6 +167,7 @@ SEALED: dict[str, JobSettings] = {
     "sealed, dealt by a holder": sealed_job(3, {"trust": "majority", "train": {"select_by": "accuracy"}}),
     "union, dealt by a holder": union_job(3, {"trust": "majority"}),
     "sealed, named margins": sealed_job(2, {"named_nodes": 5, "output": "margins"}),
+    "sealed, disputes": sealed_job(2, {"disputes": True}),
     **{f"sealed, online, {output}": online_job(output) for output in ("classes", "margins")},
 }
 

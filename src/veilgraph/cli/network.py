@@ -1,6 +1,6 @@
 """Commands for jobs across organisations: net init, provision, join, submit, consent, status, logs, stop, serve.
 
-And for certificates and keys: cert request, sign, install, revoke, passphrase.
+Also net dispute. And for certificates and keys: cert request, sign, install, revoke, passphrase.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import typer
 from rich.table import Table
 
 from veilgraph.cli.app import (
+    FAILED,
     Overrides,
     PassphraseFile,
     Replace,
@@ -33,6 +34,8 @@ from veilgraph.cli.output import LogFormat, echo, emit, messages, plain, results
 from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
+from veilgraph.core.text import printable
+from veilgraph.core.types import SERVER
 
 with deferred():
     from veilgraph.deploy import certificates, control, key_file, serve
@@ -45,9 +48,12 @@ with deferred():
     from veilgraph.deploy.project import draft_project, extend, provision, read_project
     from veilgraph.deploy.revocation import install_list
     from veilgraph.deploy.submit import refresh, submit
+    from veilgraph.link.identity import Trust, load_roots
     from veilgraph.protocol import consent
     from veilgraph.protocol.limits import revelations
     from veilgraph.report.tables import table
+    from veilgraph.runtime.session import dispute
+    from veilgraph.runtime.session.witness import Evidence
     from veilgraph.runtime.store.predictions import predicting_holder
     from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -417,6 +423,35 @@ def _print_waiting(kit: Kit, waiting: consent.Waiting) -> None:
     echo(f"  all settings: {kit.consent / consent.REQUESTS / f'{request.job}.json'}")
     for name, statement in revelations(settings, kit.name).items():
         echo(f"  reveals {name}: {statement}")
+
+
+@command("dispute", "veilgraph net dispute bank shop server --root rootCA.pem --dealer fl.example.org", net, json=True)
+def dispute_command(folders: list[Path], root: Path, dealer: str = SERVER) -> None:
+    """Run a training of a sealed job with disputes: true again, and name the party that deviated from it.
+
+    Whoever runs this gets all of every party: its graph, what it put in, and the key of all that it drew. So every
+    party has to agree, and hands over its folder of that run by itself. Ends with 3 where a party is named.
+
+    Options:
+        FOLDER... (folders): The folder dispute in each party's part of the run, the dealer's too.
+        --root rootCA.pem: The project's root certificate, from any kit.
+        --dealer NAME: Name in the dealer's certificate: the server's host, or the project's dealer.
+    """
+    trust = Trust(load_roots(root), server_name=dealer)
+    with messages().status("running the session again"):
+        found = dispute.dispute([Evidence.read(folder) for folder in folders], trust)
+    emit(plain(found))
+    for party, count in found.compared.items():
+        echo(f"{party}: {count} messages are what follows from what it committed to and took")
+        for words, about in (
+            ("DEVIATED: ", found.named),
+            ("not judged after it took a wrong message, ", found.unjudged),
+            ("its part ended here: ", found.stopped),
+        ):
+            if party in about:
+                echo(f"{party}: {words}{printable(about[party], 300)}")
+    if found.named:
+        raise typer.Exit(FAILED)
 
 
 @command("request", "veilgraph cert request consortium/kits/bank --out bank.csr", group=cert)

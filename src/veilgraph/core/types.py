@@ -102,6 +102,8 @@ class Kind(IntEnum):
     """Where the common nodes, as an alignment lists them, stand in the order of rows."""
     POSITIONS = 38
     """Positions in an order that only the sender knows, of which the receiver is to send its shares."""
+    SIGNATURE = 39
+    """The sender's signature of the message before it; the first is the key of a session's signatures."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,19 @@ class _Attestation(Exact):
         trust.check(author, self.certificate.encode(), signature, self.content(), when)
 
 
+class SessionKey(_Attestation):
+    """The key under which a party signs its messages in one session (``link.signed``)."""
+
+    party: _Party
+    key: _Hash
+    """Ed25519 public key, 32 bytes in hexadecimal digits."""
+
+    @property
+    def author(self) -> PartyId:
+        """The party whose key it is."""
+        return self.party
+
+
 class Extent(Exact):
     """The first lines of a record."""
 

@@ -213,6 +213,7 @@ class Passes:
         evaluates: whether anybody learns how well a step did before the last.
         learns_alone: whether the label holder trains without the others, who so hear of no judgement.
         tolerates_dropouts: whether a sum over the holders may be opened without some of them.
+        signed: whether parties sign what they send in training, and keep what an auditor can run it again from.
     """
 
     targets: int | None
@@ -221,6 +222,7 @@ class Passes:
     evaluates: bool = True
     learns_alone: bool = False
     tolerates_dropouts: bool = False
+    signed: bool = False
 
 
 @dataclass(frozen=True)

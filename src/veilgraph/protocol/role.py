@@ -123,6 +123,17 @@ BEGINNING: Final = "begin"
 """Name in a party's keeper of weights that its first session begins with, of an earlier run."""
 
 
+class Witness(ABC):
+    """What can have a party's session run again before an auditor."""
+
+    @abstractmethod
+    def put_in(self, tensors: Mapping[str, Tensor], held: Sequence[Point], epoch: int) -> Mapping[str, Tensor]:
+        """Commit, before all other parties, to what this party puts into a session, and return what it is to use.
+
+        ``held`` are its checkpoints, and ``epoch`` where the session goes on. All parties call it together.
+        """
+
+
 @dataclass(frozen=True)
 class RoleContext:
     """What every role is given besides its data: settings, link and randomness. Nothing is global."""
@@ -149,6 +160,8 @@ class RoleContext:
     """Whether this session opens what an earlier prediction kept shares of, and computes nothing."""
     asked: Tensor | None = None
     """Tensor[R] int64, the nodes that this party names in a prediction of named ones; None where it names none."""
+    witness: Witness | None = None
+    """In a training whose messages are signed (``Passes.signed``)."""
 
     @property
     def holders(self) -> tuple[PartyId, ...]:

@@ -30,7 +30,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 import torch
 from torch import Tensor
@@ -102,6 +102,9 @@ class Sizes:
         return {holder: block for holder, block in self.blocks.items() if block.size}
 
 
+_COLUMNS: Final = "columns/"
+
+
 @dataclass(frozen=True)
 class OwnData:
     """What one holder puts into the program.
@@ -139,6 +142,18 @@ class OwnData:
         targets = (self.edges_of(backwards=way)[1] for way in ways)
         counts = [torch.bincount(each, weights=self.edge_weights, minlength=nodes) for each in targets]
         return torch.stack(counts).sum(0).to(torch.float64)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name; that of a column block after ``columns/``."""
+        others = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "columns"}
+        columns = {f"{_COLUMNS}{block}": part for block, part in self.columns.items()}
+        return columns | {name: part for name, part in others.items() if part is not None}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """The inverse of ``tensors``."""
+        columns = {name.removeprefix(_COLUMNS): part for name, part in tensors.items() if name.startswith(_COLUMNS)}
+        return cls(columns, **{name: part for name, part in tensors.items() if not name.startswith(_COLUMNS)})
 
     def digest(self) -> bytes:
         """SHA-256 of all tensors and their shapes."""

@@ -125,10 +125,19 @@ class SealedRole(Role):
         self._named = {holder: block.asked for holder, block in context.learners.items()}
         machine = self.machine(lambda machine: self._rehearse(machine, context, start))
         self._start, self._classes = start.session, sizes.classes
-        own = replace(context, data=self.data(sizes, start.session))
+        own = replace(context, data=self._witnessed(self.data(sizes, start.session), held, start.epoch))
         self._program = program_of(machine, own, lambda _: session.secrets)
         self.model = self.shares(self._program)
         return start
+
+    def _witnessed(
+        self, data: Mapping[PartyId, OwnData], held: Sequence[Point], epoch: int
+    ) -> Mapping[PartyId, OwnData]:
+        """Commit to what this party puts in where the job has a witness, and return what the session uses."""
+        if (witness := self.session.witness) is None:
+            return data
+        found = witness.put_in(data[self.session.link.party].tensors() if data else {}, held, epoch)
+        return {party: OwnData.of(found) for party in data}
 
     def sizes(self, hellos: Mapping[PartyId, Hello]) -> Sizes:
         """Public sizes of the job from what holders state; ``ProtocolError`` where one states what it may not."""
@@ -258,6 +267,12 @@ class SealedRole(Role):
     @override
     def backward(self, step: int) -> None:
         """Do nothing: a step of the program has both passes."""
+
+    @override
+    def close(self) -> None:
+        """Let go of the program, and with it of seeds, masks and shares; nobody can promise that memory is wiped."""
+        self._program = None
+        self.__dict__.pop("model", None)
 
 
 _DATA = "data"

@@ -85,6 +85,7 @@ RECORDS: Final = Condition[SealedJob]("`privacy.unit: training-record`",
     lambda job: job.records is not None and job.bits is None)
 BITS: Final = Condition[SealedJob]("`privacy.unit: node`", lambda job: job.bits is not None)
 TRAINED: Final = Condition[SealedJob]("not `privacy.unit: training-record` or `node`", lambda job: job.records is None)
+SIGNED: Final = Condition[SealedJob]("`disputes`", lambda job: job.disputes)
 RELEASES: Final = Condition[SealedJob]("`release: holders`", lambda job: job.release == "holders")
 TO_LABEL_HOLDER: Final = Route[SealedJob](
     "holder", "label holder", lambda job, _, receiver: receiver == job.data.label_party
@@ -148,6 +149,10 @@ _OWN: Final = "Opens these weights to the receiver, and nothing else: the mask i
 _RANGE: Final = (
     "Opens one bit to every holder: whether any range test of training and prediction has failed. The mask is of that "
     "bit alone. A job whose bit is set ends without predictions."
+)
+_SIGNED: Final = (
+    "A signature says who sent what the receiver has anyway. The digest is of the sender's data behind a secret key of "
+    "256 bits: without it no guess can be tested."
 )
 _LEARNED: Final = "Opens to the receiver what is stated for it, and nothing else: nothing else is under that mask."
 _OUTPUT: Final = "Opens the predictions to the receiver, and nothing else: the mask is of that one value."
@@ -239,6 +244,11 @@ ROWS: Final[tuple[MessageSpec[SealedJob], ...]] = (
     MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER,
         "shares of the mask of how many validation nodes, or pairs of them, are right", "share", _COUNT, (SCORES,),
         (SCORED,), forms=(WireFormat("k, 0", "int64 [1, 1]", "evaluation"),)),
+    *(MessageSpec(Kind.SIGNATURE, ends, "signatures, and a digest of what the sender puts in", "blinding", _SIGNED,
+          when=(SIGNED,),
+          forms=(WireFormat("0, 0", "uint8 [bytes of JSON]", "set-up"), WireFormat("0, 65535", "uint8 [32]", "set-up"),
+                 WireFormat("step, 256·round + kind", "uint8 [64]", "every message of a training")))
+      for ends in (TO_HOLDER, TO_SERVER, FROM_SERVER)),
     judgement(LABELLED_TO_HOLDER, SCORED),
     judgement(LABELLED_TO_SERVER, SCORED),
 )

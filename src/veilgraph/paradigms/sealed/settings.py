@@ -208,6 +208,9 @@ class SealedJob(JobSettings):
     0: no checks. With select_by: last only
     """
 
+    disputes: bool = False
+    """parties sign what they send in training, and keep all that they put in and draw, for net dispute"""
+
     trust: Literal["dealer", "majority", "nobody"] = "dealer"
     """dealer: the server deals random numbers, and reads everything together with one holder; majority, of three
     holders or more: the last of them that is not the label holder deals, and reads everything together with another;
@@ -331,7 +334,7 @@ class SealedJob(JobSettings):
     @property
     def passes(self) -> Passes:
         """No public target nodes: the label holder keeps the order of training rows secret; evaluates unless "last"."""
-        return Passes(targets=None, evaluates=self.train.select_by != "last")
+        return Passes(targets=None, evaluates=self.train.select_by != "last", signed=self.disputes)
 
     @property
     def inputs(self) -> InputRules:
@@ -427,6 +430,7 @@ def _check_records(job: SealedJob, unit: str) -> None:
     usual, why = SealedTrainSettings(), "no step is made, and the label holder fits its own model at home"
     steps = ("learning_rate", "weight_decay", "momentum", "batch_size", "evaluate_every")
     rules: list[tuple[str, object, object, str]] = [
+        ("disputes", job.disputes, False, "holders whiten columns in floating point, which may differ at an auditor"),
         ("output", job.output, "margins", "the label holder weighs scores by its validation nodes"),
         ("named_nodes", job.named_nodes, None, "the label holder weighs scores by its validation nodes"),
         ("release", job.release, "none", "weights are what the noise hides"),

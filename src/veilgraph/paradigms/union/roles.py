@@ -162,6 +162,6 @@ class UnionHolder(UnionNetwork, SealedLabelHolder, SharedJudge):
     def alone(self) -> Record | None:
         if self.graph.labels is None or self.predicted is not None:
             return None
-        del self._program, self.model  # of no more use, and as large as what follows
+        self.close()  # what it lets go of is as large as what follows
         found = alone(union(self.session.settings), self.graph, self._ids, lambda _: None)
         return joint_and_alone_scores(self.scores(everything=True), found)

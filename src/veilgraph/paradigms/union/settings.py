@@ -66,6 +66,8 @@ class UnionJob(SealedJob):
     """null: a union has no differential privacy"""
     dealer_checks: Literal[0] = 0
     """none in a union"""
+    disputes: Literal[False] = False
+    """none in a union"""
 
     @field_validator(*_WITHOUT, mode="before")
     @classmethod

@@ -41,6 +41,7 @@ from veilgraph.runtime.session.exchange import PeerHeads, RecordExchange
 from veilgraph.runtime.session.preparation import prepare
 from veilgraph.runtime.session.publishers import LifetimeAccount, publisher_of, with_canaries
 from veilgraph.runtime.session.training import fit, infer
+from veilgraph.runtime.session.witness import recorded
 from veilgraph.runtime.store import ALONE, LEDGER_SUMMARY
 from veilgraph.runtime.store.lifetime import lifetime_at, lifetime_of, limits_in, read_place
 from veilgraph.runtime.store.predictions import (
@@ -298,8 +299,16 @@ TOLD_EVERY_S: Final = 30.0
 
 def compute(session: Session, aligned: Aligned) -> None:
     """Train or predict with the other parties; write what the ledger comes to and, at a judge, the predictions."""
-    part, store = session.part, session.part.store
-    context, paradigm = _role_context(session, aligned), paradigm_of(part.settings)
+    part, context = session.part, _role_context(session, aligned)
+    is_signed = part.settings.passes.signed and part.work != "predict"
+    server_name = part.names.get(SERVER, SERVER)
+    kept = recorded(context, part.store.path, aligned.graph, part.identity, server_name) if is_signed else None
+    with nullcontext(context) if kept is None else kept as context:
+        _compute(session, context, aligned)
+
+
+def _compute(session: Session, context: RoleContext, aligned: Aligned) -> None:
+    part, store, paradigm = session.part, session.part.store, paradigm_of(session.part.settings)
     aligned = paradigm.session.release(context, aligned)
     role = paradigm.session.role(context, aligned)
     with spread(role, part.machines), closing(role):

@@ -35,6 +35,7 @@ parties/<name>/                private to that party
     answers.safetensors        where a prediction is kept closed, at a holder: its share of it, at the label holder the
                                order of its rows; answered.safetensors there what was opened of it, answers.socket where
                                a session that opens it is asked
+    dispute/                   where a job has disputes: graph, what it put in and drew in training, signatures
     view/NNN-<work>.messages   where views are recorded: messages that it sent or received, a file for each session;
                                passes.json what of them is kept
     trace.json                 its part of the trace

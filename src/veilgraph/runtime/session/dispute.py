@@ -1,0 +1,210 @@
+"""A training run again by an auditor, from what all parties handed over of it, to name who deviated.
+
+Every party's role runs as in the session: on what the party had committed to, and with the key that it had committed
+to. Each message is compared with the digest that its receiver kept, under the sender's signature:
+
+- A party deviates whose signed message is not the one that it sends here, unless it had taken a wrong message before.
+  What a party computes of a wrong message, this replay cannot know, so it is not judged from then on.
+- So does a party that signed a message after its part here had ended by itself.
+- So does a party whose evidence has a signature that is not its sender's: it had refused such a message.
+
+Commitments are messages, too: another table, or another key, is another message. A party cannot deny a message, for
+its receiver has the signature; it cannot claim one, for it has none.
+
+An honest party is never named: it signs what follows from what it committed to and took, and it hands over the
+signature of every wrong message that it took. It must hand over its folder as it is, and the replay needs the software
+that it ran. Where an honest party took a wrong message somebody is named, for one was sent before any was taken; or a
+party's part stops here, as it had committed to what nothing can be computed from.
+
+What this does not show: that a party's table is true, that it drew its key at random, or who ended a session.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.core.errors import (
+    ConfigError,
+    DataError,
+    PeerFailed,
+    ProtocolError,
+    RangeOverflow,
+)
+from veilgraph.core.files import private_folder
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import SERVER, Link, PartyId, Tag
+from veilgraph.link.factory import MemoryHub
+from veilgraph.link.identity import Trust
+from veilgraph.link.signed import Signers, digest_of
+from veilgraph.link.wrapper import Wrapper
+from veilgraph.protocol.agreement import Point
+from veilgraph.protocol.organisation import Aligned
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.role import RoleContext, Witness
+from veilgraph.runtime.session.training import fit
+from veilgraph.runtime.session.witness import Evidence, commit, secrets_of, software_here
+from veilgraph.runtime.store.checkpoints import Checkpoints
+
+_Key = tuple[PartyId, PartyId, Tag]  # sender, receiver, tag
+
+
+@dataclass
+class Verdict:
+    """What a replay found.
+
+    Attributes:
+        compared: party → how many of its signed messages are what it sends here.
+        named: party → how it deviated first.
+        unjudged: party → the wrong message that it took first, after which nothing of it was judged.
+        stopped: party → the error with which its part ended here.
+    """
+
+    compared: dict[PartyId, int]
+    named: dict[PartyId, str] = field(default_factory=dict)
+    unjudged: dict[PartyId, str] = field(default_factory=dict)
+    stopped: dict[PartyId, str] = field(default_factory=dict)
+
+
+def dispute(evidence: Sequence[Evidence], trust: Trust) -> Verdict:
+    """Run a session again from the evidence of all its parties, and name who deviated.
+
+    Raises ``ConfigError``: it is not of all parties, of one session, or of this software; ``DataError``: a party's key
+    of the session is not signed with that of its certificate.
+    """
+    by_party = _check_session(evidence, trust)
+    found, signers = Verdict(dict.fromkeys(by_party, 0)), Signers(evidence[0].facts.keys)
+    signed = dict[_Key, bytes]()
+    for receiver, each in by_party.items():
+        for (sender, tag), message in each.received.items():
+            if signers.has_signed(sender, receiver, tag, message):
+                signed[sender, receiver, tag] = message.digest
+            else:
+                found.named.setdefault(receiver, f"it handed over {tag} of {sender} without {sender}'s signature")
+    # All parties compute on this machine, so each may take as many times as long.
+    hub = MemoryHub(list(by_party), evidence[0].job.timeout_s * len(by_party))
+    links = {party: _ComparingLink(hub.link(party), signed, found) for party in by_party}
+
+    def run(party: PartyId, folder: Path) -> None:
+        try:
+            _run_again(by_party[party], links[party], private_folder(folder / party))
+        except PeerFailed:  # another's part ended
+            links[party].was_cut_off = True
+        except Exception as error:  # noqa: BLE001 - whatever computing on data can raise that a party made up
+            found.stopped[party] = f"{type(error).__name__}: {error}"
+            # Its data alone end an honest party's part by one of these; this machine may by others.
+            links[party].was_cut_off = not isinstance(error, DataError | RangeOverflow)
+            hub.fail(party, error)
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(by_party)) as pool:
+        for done in [pool.submit(run, party, Path(folder)) for party in by_party]:
+            done.result()
+    for (sender, receiver, tag), _ in signed.items():
+        if links[sender].never_sends(receiver, tag):
+            found.named.setdefault(sender, f"it sent {receiver} {tag}, after its part here had ended")
+    return found
+
+
+def _check_session(evidence: Sequence[Evidence], trust: Trust) -> dict[PartyId, Evidence]:
+    """Return party → evidence of one session, whose keys are signed; errors as ``dispute``."""
+    first = evidence[0]
+    names = (*first.job.data.names, SERVER)
+    if sorted(each.party for each in evidence) != sorted(names):
+        brought = ", ".join(each.party for each in evidence)
+        raise ConfigError(
+            f"the session was of {', '.join(names)}, and here is evidence of {brought}: a session is run again with "
+            "everybody's consent, so give one folder of each party",
+            code="parties",
+        )
+    for each in evidence:
+        if each.facts.keys != first.facts.keys or each.job.hash() != first.job.hash():
+            raise ConfigError(
+                f"{each.party} and {first.party} handed over different sessions; ask both for the same", code="session"
+            )
+        if each.facts.software != software_here():  # or an honest party could be named for a last bit
+            raise ConfigError(
+                f"{each.party} trained with {each.facts.software}, and here are {software_here()}; run the session "
+                "again with the same versions on a machine of the same kind",
+                code="software",
+                party=each.party,
+            )
+    for key in first.facts.keys:
+        try:
+            key.check(key.party, first.job.hash(), trust)
+        except ProtocolError as error:
+            raise DataError(f"{key.party}'s key of the session cannot be trusted: {error}", party=key.party) from error
+    return {each.party: each for each in evidence}
+
+
+class _ComparingLink(Wrapper):
+    """A party's link in a replay, compared with what was ``signed`` until the party takes a wrong message."""
+
+    def __init__(self, link: Link, signed: Mapping[_Key, bytes], found: Verdict) -> None:
+        super().__init__(link)
+        self._signed, self._found = signed, found
+        self._sent, self.was_cut_off = set[tuple[PartyId, Tag]](), False
+
+    @override
+    def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+        self._sent.add((to, tag))
+        was = self._signed.get((self.party, to, tag))
+        if was is not None and self._is_judged:
+            if was == digest_of(tag, tensor):
+                self._found.compared[self.party] += 1
+            else:
+                words = f"it sent {to} another {tag} than follows from what it committed to and took"
+                self._found.named.setdefault(self.party, words)
+        super().send(to, tag, tensor)
+
+    @override
+    def receive(self, sender: PartyId, tag: Tag) -> Tensor:
+        tensor = super().receive(sender, tag)
+        was = self._signed.get((sender, self.party, tag))
+        if was is not None and self._is_judged and was != digest_of(tag, tensor):
+            self._found.unjudged[self.party] = f"{tag} of {sender}"
+        return tensor
+
+    @property
+    def _is_judged(self) -> bool:
+        return self.party not in self._found.unjudged
+
+    def never_sends(self, to: PartyId, tag: Tag) -> bool:
+        """Whether this party's part ended by itself, as far as is known, without sending this message."""
+        return self._is_judged and not self.was_cut_off and (to, tag) not in self._sent
+
+
+class _Replayed(Witness):
+    """Puts in what a party committed to, and commits to it once more, so that this is compared as well."""
+
+    def __init__(self, link: Link, evidence: Evidence) -> None:
+        self._link, self._evidence = link, evidence
+
+    @override
+    def put_in(self, tensors: Mapping[str, Tensor], held: Sequence[Point], epoch: int) -> Mapping[str, Tensor]:
+        own = self._evidence
+        commit(self._link, own.job, own.key, own.graph_digest, own.put_in)
+        return own.put_in
+
+
+def _run_again(own: Evidence, link: Link, folder: Path) -> None:
+    """Run a party's part of the training, as ``runtime.session.party`` does, from its evidence."""
+    context = RoleContext(
+        own.job,
+        link,
+        LearningStreams(0, own.party),  # of which nothing is sent: what it shuffled is among what it put in
+        secrets_of(own.key),
+        alignment=own.facts.alignment,
+        restarts=own.facts.restarts,
+        witness=_Replayed(link, own),
+    )
+    role = paradigm_of(own.job).session.role(context, Aligned(own.facts.alignment, own.graph))
+    with closing(role):
+        held = [Point(*each) for each in own.facts.held]
+        fit(role, Checkpoints(folder, folder / "model"), held, begin=lambda *_: None, log=lambda _: None)
