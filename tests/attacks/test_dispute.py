@@ -39,6 +39,7 @@ JOBS = {
     "two": small_job(2, JUDGED),
     "three": small_job(3, JUDGED),
     "holder deals": small_job(3, JUDGED, {"trust": "majority"}),
+    "nobody deals": small_job(2, JUDGED, {"trust": "nobody", "timeout_s": 120, "train": {"epochs": 2}}),
     "checked dealer": small_job(2, {"disputes": True, "dealer_checks": 0.5}),
     "trees, margins": small_job(
         2,
