@@ -115,6 +115,15 @@ def test_names_alone_are_of_holders_elsewhere(tmp_path: Path) -> None:
     assert job.train.select_by == "f1"
 
 
+def test_two_holders_get_a_job_without_a_dealer(tmp_path: Path) -> None:
+    out = tmp_path / "job.yaml"
+    init(*BY_NAME, "--trust", "nobody", "--out", out)
+    job = read_job(out)
+    assert (job.paradigm, trust_of(job)) == ("sealed", None)
+    assert "trust: nobody" in out.read_text()
+    assert "veilgraph[nobody]" in out.read_text()
+
+
 @pytest.mark.parametrize("trust", ["majority", "dealer"])
 @pytest.mark.parametrize("options", [(), ("--paradigm", "union"), ("--protect", "edge")], ids=["sealed", "union", "ε"])
 def test_who_names_whom_to_trust_gets_a_job_with_a_dealer(trust: str, options: tuple[str, ...], tmp_path: Path) -> None:
@@ -308,6 +317,7 @@ def test_bad_calls_are_refused_and_nothing_is_written(files: list[Path], tmp_pat
         (*BY_NAME, "--epsilon", "3"): "--epsilon",
         (*BY_NAME, "--epsilon", "4"): "--epsilon",
         (*BY_NAME, "--trust", "majority"): "trust=majority with 2 holders",
+        (*THREE, "--trust", "nobody"): "trust=nobody with 3 holders",
         (*THREE, "--trust", "majority", "--paradigm", "vertical"): "--trust majority",
         (*THREE, "--trust", "majority", "--protect", "node-edges"): "--trust majority",
     }

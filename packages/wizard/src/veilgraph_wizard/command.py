@@ -197,7 +197,7 @@ def init_job_command(
     select_by: str | None = None,
     protect: Protected | None = None,
     epsilon: Annotated[float | None, option(min=0.001)] = None,
-    trust: Literal["dealer", "majority"] | None = None,
+    trust: Literal["dealer", "majority", "nobody"] | None = None,
     name: str | None = None,
     replace: Replace = False,
 ) -> None:
@@ -217,7 +217,8 @@ def init_job_command(
             training node's columns, or any node's columns (docs/explanation/privacy.md).
         --epsilon E: Total ε of what --protect names. Default: 4.
         --trust: Who deals random numbers in a sealed job or a union: an outsider, or one of three holders or more, by
-            majority. Who deals reads everything together with one other (docs/explanation/sealed.md).
+            majority. Who deals reads everything together with one other. Two holders of a sealed job can do with
+            nobody, at many times the cost (docs/explanation/sealed.md).
         --name NAME: Of the job. Default: that of its file.
     """
     check_new(out, replace=replace)

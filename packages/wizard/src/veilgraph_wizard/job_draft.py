@@ -49,6 +49,7 @@ _SLOTS: Final = "decide: the most edges that any holder can have, both direction
 _DEGREE: Final = "decide: the most edges that a node can have at all holders together; null: each tells its own"
 _ACROSS: Final = "it has no nodes, and the edges between those of different holders: docs/explanation/union.md"
 _DEALER: Final = "an outsider deals random numbers, and reads everything together with any holder"
+_NOBODY: Final = "the two make random numbers together, at many times the cost: pip install 'veilgraph[nobody]' at both"
 _MAJORITY: Final = "a holder deals random numbers, and reads everything together with any other; the server relays"
 _HERE: Final = "party files, found from the folder in which veilgraph is called"
 
@@ -107,7 +108,7 @@ def draft_job(
 
     ``parties`` are party files and what they say, or the names of holders that are elsewhere. Without ``label_holder``
     it is the only one whose party file has a label; without ``select_by`` the best epoch has, of two classes, the best
-    AUC, where the paradigm can. Without ``protected`` nothing has noise. ``trust`` is who deals, dealer or majority.
+    AUC, where the paradigm can. Without ``protected`` nothing has noise. ``trust`` is who deals, if anybody.
 
     Raises ``ConfigError``: an argument breaks a rule, or they make no job together.
     """
@@ -141,7 +142,7 @@ def draft_job(
         "symbols": _SYMBOLS,
         "edge_slots": _SLOTS,
         "max_degree": _DEGREE,
-        "trust": _DEALER if trust == "dealer" else _MAJORITY,
+        "trust": {"dealer": _DEALER, "majority": _MAJORITY}.get(trust or "", _NOBODY),
     }
     _take(content, comments, "model.combine", "max", _CLEAR)
     if select_by is not None:

@@ -497,7 +497,16 @@ class SealedProgram(Program):
 
 
 def certain_logits(found: Tensor, classes: int) -> Tensor:
-    """Turn opened classes [R, 1] of so many into logits, float64 [R, C], by which each is certain."""
+    """Turn opened classes [R, 1] of so many into logits, float64 [R, C], by which each is certain.
+
+    ``RunError``: there is another number among them, so a party computed or saved something else.
+    """
+    if len(found) and not 0 <= float(found.min()) <= float(found.max()) <= classes - 1:
+        raise RunError(
+            f"the shares of predicted classes add up to numbers that are none of {classes} classes: a party has computed "
+            "or saved something else; ask what each runs, and train anew",
+            code="no-class",
+        )
     return _SURE * one_hot(found[:, 0].round().long(), classes)
 
 
