@@ -24,6 +24,7 @@ from benchmarks.wires import LINK, installed
 from veilgraph.graph.dataset import load_parties
 from veilgraph.graph.partition import pool
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import RunOptions, train
 from veilgraph.runtime.store.run_directory import Record
 from veilgraph.samples.shipped import shipped_job, with_overrides
@@ -131,11 +132,11 @@ class TrustFigures:
 
 
 def measure_trust(dataset: str, holders: int) -> list[TrustFigures]:
-    """The shipped job with so many holders by either trust, in turn, several times."""
-    job = with_overrides(shipped_job(f"{dataset}-sealed"), {"data.holders": holders, **LONG})
-    jobs = {trust: with_overrides(job, {"trust": trust}) for trust in TRUSTS[holders]}
+    """The usual job with so many holders by either trust, in turn, several times."""
+    content = {"paradigm": "sealed", "preset": "auto", "data": {"dataset": dataset, "holders": holders}}
+    jobs = {trust: with_overrides(parse_job({**content, "trust": trust}), LONG) for trust in TRUSTS[holders]}
     rounds: dict[str, list[tuple[Ran, float]]] = {trust: [] for trust in jobs}
-    with installed(job.data.names):
+    with installed(jobs["dealer"].data.names):
         for _ in range(_REPEATS):
             for trust, each in jobs.items():
                 before = _core_seconds()

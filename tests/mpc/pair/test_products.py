@@ -167,7 +167,7 @@ def graph_of(n, k, entries, seed=0, weight=3):
 
 
 HOPS = [(1, 1, 1, 1), (20, 20, 3, 60), (50, 30, 140, 200), (30, 50, 5, 100), (300, 280, 16, 900), (9, 9, 4097, 30)]
-HOPS += [(40, 40, 4096, 0), (12, 700, 1, 500), (130, 120, 2100, 400)]
+HOPS += [(40, 40, 4096, 0), (12, 700, 1, 500), (130, 120, 2100, 400), (9, 9, 8300, 30)]
 
 
 @pytest.mark.parametrize("case", HOPS)
@@ -285,4 +285,4 @@ def test_all_randomness_is_of_the_source():
 
 def test_costs_are_known_before():
     assert products.plan_matmul((2708, 1433, 64), 17)[1].cost() < 20
-    assert sum(map(sum, hop_messages((2708, 2708, 140), 32))) < 40e6
+    assert sum(map(sum, hop_messages((2708, 2708, 140), 32))) < 60e6

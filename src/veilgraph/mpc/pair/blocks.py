@@ -16,14 +16,16 @@ entries; only the time does that its owner takes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import scipy.sparse as sp
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.mpc.pair import ntt
-from veilgraph.mpc.pair.lattice import MODULI, Owner, Responder, Scheme, scheme
+from veilgraph.mpc.pair.lattice import DEGREE, Owner, Responder, Scheme, scheme
 from veilgraph.mpc.pair.ntt import Words
 from veilgraph.mpc.pair.peer import Peer
 from veilgraph.mpc.pair.polynomials import Ring
@@ -112,15 +114,13 @@ def plans(sizes: Sizes, modulus: int, weight: float, squares: float, *, shifts: 
     """
     n, k, m = sizes
     found = []
-    for degree in MODULI:
-        for a in _cuts(n, degree):
-            for b in _cuts(k, degree // a):
-                most = min(m, degree // (a * b))
-                for c in {-(-m // -(-m // most)), *((1,) if shifts else ())}:
-                    form = scheme(modulus, c * weight, c * squares)
-                    if form.degree == degree:
-                        found.append(Plan(sizes, (a, b, c), form, shifts))
-    return found
+    for a in _cuts(n, DEGREE):
+        for b in _cuts(k, DEGREE // a):
+            most = min(m, DEGREE // (a * b))
+            for c in {-(-m // -(-m // most)), *((1,) if shifts else ())}:
+                with suppress(ConfigError):
+                    found.append(Plan(sizes, (a, b, c), scheme(modulus, c * weight, c * squares), shifts))
+    return found or [Plan(sizes, (1, 1, 1), scheme(modulus, weight, squares), shifts)]
 
 
 def _cuts(size: int, most: int) -> list[int]:

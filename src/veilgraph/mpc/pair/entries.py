@@ -22,12 +22,11 @@ import torch
 from torch import Tensor
 
 from veilgraph.mpc.pair.blocks import parts
-from veilgraph.mpc.pair.lattice import Keys, Owner, Responder, Scheme, scheme
+from veilgraph.mpc.pair.lattice import DEGREE, Keys, Owner, Responder, Scheme, scheme
 from veilgraph.mpc.pair.ntt import Words
 from veilgraph.mpc.pair.peer import Peer
 from veilgraph.mpc.pair.polynomials import Ring, primes_below
 
-DEGREE: Final = 8192
 PRIME_BITS: Final = 60
 MOST_TERMS: Final = 1 << 8
 NARROW_BITS: Final = 32

@@ -15,22 +15,22 @@ owner's e1 drowned below). The first part follows from it, from s, and from Σ w
 
     Σ w·(e + ε) + u·e' + e1·s + f,   |ε| ≤ 1/2 from rounding
 
-of which f is drawn from a range 2^40 times as wide as all else: the statistical distance to f alone is below 2^-40 a
-coefficient. So what the owner gets can be simulated from its uniform share. Distances add up: with a job of 2^25
-coefficients, the probability that the noise of any shows is bounded by 2^-15, and a coefficient shows one inequality.
+of which f is drawn from a range 2^66 times as wide as all else: the statistical distance to f alone is below 2^-66 a
+coefficient. So what the owner gets can be simulated from its uniform share. Distances add up: in a job of 2^26
+coefficients, as the shipped Cora is one of, the probability that the noise of any shows is below 2^-40.
 
 **What the other party learns.** Nothing, as (c0, c1) is uniform to whoever does not know s (ring-LWE again).
 
 **Bounds.** With Hoeffding's bound for sums of centred binomial numbers, |Σ w·e| ≤ T·√(10.5·Σw²) except with probability
 2·exp(−T²/2) = 2^-71 for T = 10; likewise u·e' and e1·s, each of at most N summands of weight one. Σ w·ε is at most
-Σ|w|/2. Their sum B fixes the flood, 2^F ≥ 2^40·B, and the modulus, q/t ≥ 4·2^F. Rounding to 2^b moves the result by
-at most T·√(N/4) + 1 units of 2^-b·t, which b keeps below 2/9. The whole is below 1/4 + 2/9 + 2^-41 < 1/2, so that a
+Σ|w|/2. Their sum B fixes the flood, 2^F ≥ 2^66·B, and the modulus, q/t ≥ 4·2^F. Rounding to 2^b moves the result by
+at most T·√(N/4) + 1 units of 2^-b·t, which b keeps below 2/9. The whole is below 1/4 + 2/9 + 2^-67 < 1/2, so that a
 result is wrong only if a bound on the noise of rounding fails: 2^-71 a coefficient, below 2^-40 for a job of 2^31
 coefficients.
 
-**Security.** N = 4096 with q ≤ 2^109 or N = 8192 with q ≤ 2^218: 128 bits against classical attacks by the table of
-the Homomorphic Encryption Standard (2018) for ternary keys and errors of deviation 3.2. Parties are semi-honest: the
-owner's public key is taken to be well formed.
+**Security.** N = 8192 with q ≤ 2^218: 128 bits against classical attacks by the table of the Homomorphic Encryption
+Standard (2018) for ternary keys and errors of deviation 3.2. Parties are semi-honest: the owner's public key is taken
+to be well formed.
 """
 
 from __future__ import annotations
@@ -53,11 +53,14 @@ from veilgraph.mpc.pair.packing import pack, packed_words, unpack
 from veilgraph.mpc.pair.peer import Peer
 from veilgraph.mpc.pair.polynomials import Ring, primes_below, ring, words
 
-MODULI: Final = {4096: 109, 8192: 218}
-"""Degree N → most bits of q for 128 bits of security."""
-FLOOD_BITS: Final = 40
+DEGREE: Final = 8192
+"""N."""
+MODULUS_BITS: Final = 218
+"""Most bits of q for 128 bits of security at this degree."""
+FLOOD_BITS: Final = 66
 """log2 of how much wider the flood is than the noise that depends on data."""
 VARIANCE: Final = 10.5
+WORD_BITS: Final = 64
 TAIL: Final = 10.0
 """T: deviations of a sum of noise that are exceeded with probability 2·exp(−T²/2) = 2^-71."""
 
@@ -109,18 +112,20 @@ def scheme(modulus: int, weight: float, squares: float) -> Scheme:
     """Choose the smallest scheme for messages modulo t.
 
     ``weight``: bound of Σ|w| over all coefficients w of all polynomials that an answer sums up; ``squares``: of Σw².
-    Raises ``ConfigError``: no degree that we offer is large enough.
+    Raises ``ConfigError``: the modulus would be larger than is secure.
     """
-    for degree, most in MODULI.items():
-        noise = TAIL * sqrt(VARIANCE) * (sqrt(squares) + 2 * sqrt(degree)) + weight / 2
-        flood = FLOOD_BITS + ceil(log2(noise))
-        needed = ceil(log2(modulus)) + flood + 2
-        primes = -(-needed // ntt.PRIME_BITS)
-        prime_bits = -(-needed // primes)
-        if primes * prime_bits <= most:
-            return Scheme(degree, modulus, prime_bits, primes, flood)
-    words = f"a product needs a modulus of {primes * prime_bits} bits, above the {most} that are secure"
-    raise ConfigError(f"{words}; compute it in smaller parts")
+    noise = TAIL * sqrt(VARIANCE) * (sqrt(squares) + 2 * sqrt(DEGREE)) + weight / 2
+    flood = FLOOD_BITS + ceil(log2(noise))
+    needed = ceil(log2(modulus)) + flood + 2
+    primes = -(-needed // ntt.PRIME_BITS)
+    prime_bits = -(-needed // primes)
+    if primes * prime_bits > MODULUS_BITS:
+        raise ConfigError(
+            f"a product needs a modulus of {primes * prime_bits} bits, above the {MODULUS_BITS} that are secure; "
+            "compute it in smaller parts",
+            code="modulus",
+        )
+    return Scheme(DEGREE, modulus, prime_bits, primes, flood)
 
 
 class Owner:
@@ -240,30 +245,15 @@ class Responder:
     def _flood(self, *shape: int) -> Words:
         """Residues of uniform integers in ±2^F."""
         bits, polynomials = self.scheme.flood_bits, self.scheme.ring
-        upper = (self.draw(*shape).view(np.int64) >> (63 - bits % 64)).view(np.uint64)
-        if bits < 64:
+        upper, *below = self.draw(bits // WORD_BITS + 1, *shape)
+        upper = (upper.view(np.int64) >> (WORD_BITS - 1 - bits % WORD_BITS)).view(np.uint64)
+        if not below:
             return polynomials.residues(upper)
-        return polynomials.wide_residues(upper, self.draw(*shape), signed=True)
-
-
-def _wide_words(count: int, bits: int) -> int:
-    return packed_words(count, min(bits, 64)) + packed_words(count, max(bits - 64, 0))
-
-
-def _pack_wide(hi: Words, lo: Words, bits: int) -> Words:
-    """Pack integers of word pairs: their low words, then what is above."""
-    low = pack(lo, min(bits, 64))
-    return low if bits <= 64 else np.concatenate([low, pack(hi, bits - 64)])
-
-
-def _unpack_wide(heard: Words, form: Scheme, shape: tuple[int, int]) -> tuple[Words, Words]:
-    """Undo ``_pack_wide``: high and low words."""
-    bits, count = form.answer_bits, prod(shape)
-    low = unpack(heard, min(bits, 64), count)
-    above = np.zeros_like(low)
-    if bits > 64:
-        above = unpack(heard[packed_words(count, 64) :], bits - 64, count)
-    return above.reshape(shape), low.reshape(shape)
+        found = polynomials.wide_residues(upper, below[0], signed=True)
+        for word in below[1:]:
+            polynomials.by_constants(found, [1 << WORD_BITS] * len(polynomials.primes))
+            polynomials.add(found, polynomials.wide_residues(np.zeros_like(word), word, signed=False))
+        return found
 
 
 class Keys:
@@ -291,6 +281,26 @@ class Keys:
 def key_messages(form: Scheme) -> list[int]:
     """Bytes of the messages by which a party tells its key for a scheme."""
     return [SEED_BYTES, 8 * form.fresh_words(1)]
+
+
+def _wide_words(count: int, bits: int) -> int:
+    return packed_words(count, min(bits, 64)) + packed_words(count, max(bits - 64, 0))
+
+
+def _pack_wide(hi: Words, lo: Words, bits: int) -> Words:
+    """Pack integers of word pairs: their low words, then what is above."""
+    low = pack(lo, min(bits, 64))
+    return low if bits <= 64 else np.concatenate([low, pack(hi, bits - 64)])
+
+
+def _unpack_wide(heard: Words, form: Scheme, shape: tuple[int, int]) -> tuple[Words, Words]:
+    """Undo ``_pack_wide``: high and low words."""
+    bits, count = form.answer_bits, prod(shape)
+    low = unpack(heard, min(bits, 64), count)
+    above = np.zeros_like(low)
+    if bits > 64:
+        above = unpack(heard[packed_words(count, 64) :], bits - 64, count)
+    return above.reshape(shape), low.reshape(shape)
 
 
 def _as_message(packed: Words) -> Tensor:
