@@ -95,6 +95,20 @@ def test_matrix_products(shape, bits):
     assert counted.sent == told(plan_matmul(shape, bits)[1], matmul_messages(shape, bits))
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("sizes", [(40, 300, 7), (7, 300, 40)])
+def test_who_multiplies_can_be_said(side, sizes):
+    left, right, counted = draw(*sizes[:2], seed=1), draw(*sizes[1:], seed=2), Counted()
+    one, other = both(
+        lambda peer: matmul(Keys(peer, system_secrets), left, None, sizes, multiplies=side),
+        lambda peer: matmul(Keys(peer, system_secrets), None, right, sizes, multiplies=side),
+        counted.wrap,
+    )
+    assert torch.equal(one + other, left @ right)
+    assert (counted.sent[0][0] == 0) == (side == "left")  # who has the left matrix does not begin
+    assert counted.sent[2:] == matmul_messages(sizes, 64, side)
+
+
 def test_transposed_and_cut_matrices_are_multiplied():
     left, right = draw(300, 20, seed=1).T[::3], draw(9, 600, seed=2).T[::2]
     assert not left.is_contiguous()

@@ -48,7 +48,9 @@ class IdealEnd:
     def _ask(self, name: str, own: object, function: Callable[..., Tensor], *, bits: bool = False) -> Tensor:
         return self._ideal.compute(self._place, name, own, function, bits=bits)
 
-    def matmul(self, left: Tensor | None, right: Tensor | None, sizes: tuple[int, int, int]) -> Tensor:
+    def matmul(
+        self, left: Tensor | None, right: Tensor | None, sizes: tuple[int, int, int], multiplies: str | None
+    ) -> Tensor:
         n, k, m = sizes
         assert (left is None) != (right is None)
         assert left is None or tuple(left.shape) == (n, k)

@@ -16,6 +16,7 @@ from veilgraph.mpc.pair import entries, products
 from veilgraph.mpc.pair.bits import Bits
 from veilgraph.mpc.pair.lattice import Keys, Scheme, key_messages
 from veilgraph.mpc.pair.peer import Exchanges, Peer
+from veilgraph.mpc.pair.products import Side
 
 WORD_BITS: Final = 64
 
@@ -29,9 +30,14 @@ class Exchange(Bits):
         super().__init__(peer, secrets)
         self._keys, self._calls, self._leads = Keys(peer, secrets), count(), peer.leads
 
-    def matmul(self, left: Tensor | None, right: Tensor | None, sizes: tuple[int, int, int]) -> Tensor:
-        """Return a share of ``left`` [n, k] of one party times ``right`` [k, m] of the other: int64 [n, m]."""
-        return products.matmul(self._keys, left, right, sizes)
+    def matmul(
+        self, left: Tensor | None, right: Tensor | None, sizes: tuple[int, int, int], multiplies: Side | None = None
+    ) -> Tensor:
+        """Return a share of ``left`` [n, k] of one party times ``right`` [k, m] of the other: int64 [n, m].
+
+        ``multiplies``: public, the side whose owner does not encrypt; None: the cheaper one.
+        """
+        return products.matmul(self._keys, left, right, sizes, multiplies=multiplies)
 
     def inner(self, own: Tensor, bits: int = WORD_BITS) -> Tensor:
         """Return a share of Σ_j x_j·y_j of each party's [J, n], numbers with a sign of ``bits``: int64 [n]."""
@@ -61,9 +67,9 @@ class ProductCosts:
     def __init__(self) -> None:
         self._calls, self._told = count(), set[tuple[Scheme, bool]]()
 
-    def matmul(self, sizes: tuple[int, int, int], *, left_leads: bool) -> Exchanges:
+    def matmul(self, sizes: tuple[int, int, int], multiplies: Side | None, *, left_leads: bool) -> Exchanges:
         """Return what ``matmul`` costs; ``left_leads``: the leader has the left matrix."""
-        encrypts_left, plan = products.plan_matmul(sizes, WORD_BITS)
+        encrypts_left, plan = products.plan_matmul(sizes, WORD_BITS, multiplies)
         return self._exchanges(plan.scheme, plan.messages(), leads=left_leads == encrypts_left)
 
     def inner(self, terms: int, size: int, bits: int) -> Exchanges:

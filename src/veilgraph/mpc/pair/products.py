@@ -8,7 +8,7 @@ choose the cut, and who encrypts, by the seconds that CPU and a wire of 100 Mbit
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,6 +20,7 @@ from veilgraph.mpc.pair.blocks import Plan, Sizes, encrypt_matrix, multiply_matr
 from veilgraph.mpc.pair.lattice import Keys
 from veilgraph.mpc.pair.ntt import Words
 
+Side = Literal["left", "right"]
 Messages = list[tuple[int, int]]
 """Bytes of data that each of two parties sends, message by message: one of the two is 0. Headers are not counted."""
 
@@ -30,23 +31,33 @@ _DTYPES: Final = {32: torch.int32, 64: torch.int64}
 
 
 @lru_cache(256)
-def plan_matmul(sizes: Sizes, bits: int) -> tuple[bool, Plan]:
-    """Choose blocks, and who encrypts: True if the owner of the left matrix, else the product is transposed."""
+def plan_matmul(sizes: Sizes, bits: int, multiplies: Side | None = None) -> tuple[bool, Plan]:
+    """Choose blocks, and who encrypts: True if the owner of the left matrix, else the product is transposed.
+
+    ``multiplies``: the side whose owner does not encrypt, as where its matrix may be sparse; None: either may.
+    """
     n, k, m = sizes
     candidates = []
     for left, turned, weight_bits in ((True, (n, k, m), min(bits, WORD_BITS - 1)), (False, (m, k, n), WORD_BITS - 1)):
         found = plans(turned, 1 << WORD_BITS, k * 2.0**weight_bits, k * 4.0**weight_bits, shifts=False)
-        candidates += [(left, plan) for plan in found]
+        candidates += [(left, plan) for plan in found if multiplies != ("left" if left else "right")]
     return min(candidates, key=lambda candidate: candidate[1].cost())
 
 
-def matmul_messages(sizes: Sizes, bits: int) -> Messages:
+def matmul_messages(sizes: Sizes, bits: int, multiplies: Side | None = None) -> Messages:
     """Bytes that the owners of the left and of the right matrix send in ``matmul``, message by message."""
-    left, plan = plan_matmul(sizes, bits)
+    left, plan = plan_matmul(sizes, bits, multiplies)
     return plan.messages() if left else [(answering, encrypting) for encrypting, answering in plan.messages()]
 
 
-def matmul(keys: Keys, left: Tensor | None, right: Tensor | None, sizes: Sizes, bits: int = WORD_BITS) -> Tensor:
+def matmul(
+    keys: Keys,
+    left: Tensor | None,
+    right: Tensor | None,
+    sizes: Sizes,
+    bits: int = WORD_BITS,
+    multiplies: Side | None = None,
+) -> Tensor:
     """Return this party's share of left @ right modulo 2^64: int64 [n, m].
 
     Args:
@@ -55,6 +66,7 @@ def matmul(keys: Keys, left: Tensor | None, right: Tensor | None, sizes: Sizes, 
         right: int64 [k, m] at its owner, with entries below 2^bits in magnitude; None at the other party.
         sizes: (n, k, m), at least 1.
         bits: public; 64 if ``right`` is a mask.
+        multiplies: public; as of ``plan_matmul``.
 
     Raises:
         ValueError: both matrices are given or none, or one of another shape.
@@ -65,7 +77,7 @@ def matmul(keys: Keys, left: Tensor | None, right: Tensor | None, sizes: Sizes, 
     own = _given({"left": (left, (n, k)), "right": (right, (k, m))}, sizes)
     if right is not None and bits < WORD_BITS and max(-int(right.min()), int(right.max())) >> bits:
         raise RangeOverflow(f"`right` has an entry that is not below 2^{bits} in magnitude; raise `bits`")
-    encrypts_left, plan = plan_matmul(sizes, bits)
+    encrypts_left, plan = plan_matmul(sizes, bits, multiplies)
     values = _words(own)
     encrypts = encrypts_left == (right is None)
     share = _compute(keys, plan, values if encrypts_left else values.T, encrypts=encrypts)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import scipy.sparse as sp
 import torch
@@ -40,8 +40,18 @@ class Together(Protocol):
     Shares add up in Z_2^64, int64, unless said otherwise; bits are shared by XOR, bool.
     """
 
-    def matmul(self, left: Tensor | None, right: Tensor | None, sizes: tuple[int, int, int], /) -> Tensor:
-        """``left`` [n, k] of one party times ``right`` [k, m] of the other: [n, m]."""
+    def matmul(
+        self,
+        left: Tensor | None,
+        right: Tensor | None,
+        sizes: tuple[int, int, int],
+        multiplies: Literal["left", "right"] | None,
+        /,
+    ) -> Tensor:
+        """``left`` [n, k] of one party times ``right`` [k, m] of the other: [n, m].
+
+        ``multiplies``: whose owner works in plaintext, for less where it has few entries that are not zero.
+        """
 
     def inner(self, own: Tensor, bits: int = 64, /) -> Tensor:
         """Σ_j x_j·y_j of the first party's x and the second's y, [J, n] of signed numbers of ``bits``: [n]."""
@@ -139,9 +149,11 @@ class PairMachine(Machine):
         elif function is not matmul:
             raise TypeError(f"{function}: two holders without a dealer multiply entries and matrices alone")
         sizes = one.shape[0], one.shape[1], other.shape[1]
+        # What a holder put in may be sparse, a share never is.
+        multiplies: Literal["left", "right"] | None = "left" if left.owner else "right" if right.owner else None
         for holder in meets:
             factor = (one, None) if holder == self.party else (None, other)
-            own = own + self._together.matmul(factor[0], factor[1], sizes)
+            own = own + self._together.matmul(factor[0], factor[1], sizes, multiplies)
         return Summands(own, bits)
 
     @override

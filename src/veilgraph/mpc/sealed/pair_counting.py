@@ -14,6 +14,7 @@ from veilgraph.core.types import NOBODY, PartyId
 from veilgraph.mpc.pair import bits
 from veilgraph.mpc.pair.exchange import ProductCosts
 from veilgraph.mpc.pair.peer import Exchanges
+from veilgraph.mpc.pair.products import Side
 from veilgraph.mpc.sealed.correlations import Operation, Result
 from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.hops import HiddenGraph
@@ -85,8 +86,11 @@ class _Counted:
         self._counted.count_exchanges(exchanges)
         return torch.empty(tuple(shape), dtype=dtype, device="meta")
 
-    def matmul(self, left: Tensor | None, right: Tensor | None, sizes: tuple[int, int, int]) -> Tensor:
-        return self._result(self._products.matmul(sizes, left_leads=left is not None), (sizes[0], sizes[2]))
+    def matmul(
+        self, left: Tensor | None, right: Tensor | None, sizes: tuple[int, int, int], multiplies: Side | None
+    ) -> Tensor:
+        exchanges = self._products.matmul(sizes, multiplies, left_leads=left is not None)
+        return self._result(exchanges, (sizes[0], sizes[2]))
 
     def inner(self, own: Tensor, bits: int = 64) -> Tensor:
         terms, entries = own.shape

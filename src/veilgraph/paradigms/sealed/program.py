@@ -503,8 +503,8 @@ def certain_logits(found: Tensor, classes: int) -> Tensor:
     """
     if len(found) and not 0 <= float(found.min()) <= float(found.max()) <= classes - 1:
         raise RunError(
-            f"the shares of predicted classes add up to numbers that are none of {classes} classes: a party has computed "
-            "or saved something else; ask what each runs, and train anew",
+            f"the shares of predicted classes add up to numbers that are none of {classes} classes: a party has "
+            "computed or saved something else; ask what each runs, and train anew",
             code="no-class",
         )
     return _SURE * one_hot(found[:, 0].round().long(), classes)
