@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from torch import Tensor
 from veilgraph_testing.vertical import PerturbedNetwork, weights_of
 
+from tests.chance import fixed_chance
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.perturbed import assert_gradients_tell, paid, perturbed
@@ -96,7 +97,8 @@ def test_nothing_that_others_get_depends_on_labels_beyond_the_perturbed_ones(
 def test_the_twin_learns_and_judges_the_same_from_the_same_labels(tmp_path: Path) -> None:
     graphs = small_parties(2)
     settings = saved(tmp_path / "data", graphs, 1.0)
-    run = train(settings, tmp_path / "run")
+    with fixed_chance("twin"):  # so that labels are flipped that count
+        run = train(settings, tmp_path / "run")
     twin = PerturbedNetwork(settings, graphs, "A", perturbed=perturbed(run.path))
     found = fit(twin)
     for ours, theirs in zip(run.metrics, found.metrics, strict=True):
