@@ -66,6 +66,7 @@ lock: $(TOOLS_INSTALLED) ## renew lock/: the newest versions that pyproject.toml
 	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/broker.in --output-file lock/broker.txt
 	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/pip.in --output-file lock/pip.txt
 	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/pkcs11.in --output-file lock/pkcs11.txt
+	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/nobody.in --output-file lock/nobody.txt
 
 sbom: $(LOCKED_INSTALLED) $(TOOLS_INSTALLED) ## what make install-locked installed, as CycloneDX: dist/veilgraph.cdx.json
 	@mkdir -p dist
@@ -96,7 +97,7 @@ wheelhouse: ## for machines without a network: all wheels, lock/ and the SBOM in
 	@{ echo "# veilgraph at commit $$(git rev-parse HEAD)"; $(LOCKED_VENV)/bin/python -m lock.wheelhouse $(COLLECTED) \
 	  $(LOCKED_VENV)/report-lock.json $(LOCKED_VENV)/report-torch.json; } > $(COLLECTED)/requirements.txt
 	@$(LOCKED_VENV)/bin/python $(LOCKED_PIP:install=download) --find-links $(COLLECTED) --dest $(COLLECTED) \
-	  -r lock/pip.txt -r lock/broker.txt -r lock/pkcs11.txt -r $(COLLECTED)/requirements.txt
+	  -r lock/pip.txt -r lock/broker.txt -r lock/pkcs11.txt -r lock/nobody.txt -r $(COLLECTED)/requirements.txt
 	@cp $(sort $(wildcard lock/*.txt) constraints.txt $(TORCH)) $(COLLECTED)/lock
 	@cp dist/veilgraph.cdx.json $(COLLECTED)
 	@cd $(COLLECTED) && find . -type f ! -name SHA256SUMS | LC_ALL=C sort | xargs sha256sum > SHA256SUMS

@@ -56,7 +56,8 @@ LEGAL_LINES = re.compile(
     r"#.*|"
     r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; [a-z_<>=!'.0-9A-Z ()]+)? \\|"
     r"    --hash=sha256:[0-9a-f]{64}( \\)?|"
-    r"    # via [a-z0-9, -]*(veilgraph \(pyproject\.toml\)|-r lock/(tools|broker|pip|pkcs11)\.in)?[a-z0-9, -]*|"
+    r"    # via [a-z0-9, -]*(veilgraph \(pyproject\.toml\)|-r lock/(tools|broker|pip|pkcs11|nobody)\.in)?[a-z0-9, -]*"
+    r"(-c lock/deploy\.txt)?|"
 )
 
 
@@ -126,11 +127,11 @@ def torch_pin():
     return version_of(requirement)
 
 
-@pytest.mark.parametrize("name", ["deploy.txt", "tools.txt", "broker.txt", "pip.txt", "pkcs11.txt"])
+@pytest.mark.parametrize("name", ["deploy.txt", "tools.txt", "broker.txt", "pip.txt", "pkcs11.txt", "nobody.txt"])
 def test_a_lock_has_pins_and_hashes_and_nothing_else(name):
     text = (ROOT / "lock" / name).read_text(encoding="utf-8")
     assert [line for line in text.split("\n") if not LEGAL_LINES.fullmatch(line)] == []
-    assert "/" not in text.replace(f"-r lock/{name.removesuffix('.txt')}.in", "")
+    assert "/" not in text.replace(f"-r lock/{name.removesuffix('.txt')}.in", "").replace("-c lock/deploy.txt", "")
     assert [entry for entry, (_, hashes) in locked(text).items() if hashes == 0] == []
 
 
