@@ -13,6 +13,7 @@ from veilgraph.cli import predict as predict  # isort: skip
 from veilgraph.cli import report as report  # isort: skip
 from veilgraph.cli import check as check  # isort: skip
 from veilgraph.cli import network as network  # isort: skip
+from veilgraph.cli import certificates as certificates  # isort: skip
 from veilgraph.cli.app import add_installed, app
 from veilgraph.core.threads import run_and_leave
 
