@@ -66,7 +66,9 @@ def test_sums_of_the_largest_numbers(bits):
 
 
 def test_few_entries_lie_side_by_side():
-    plans = [plan_of(*case) for case in [(32, 980, 32), (2, 379_120, 64), (140, 10_031, 64), (1, 1, 64), (300 - 44, 1, 64)]]
+    plans = [
+        plan_of(*case) for case in [(32, 980, 32), (2, 379_120, 64), (140, 10_031, 64), (1, 1, 64), (300 - 44, 1, 64)]
+    ]
     assert [(plan.beside, plan.rows, plan.answers) for plan in plans] == [
         (8, 4, 1),
         (1, 2, 47),
