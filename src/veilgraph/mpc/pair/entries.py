@@ -2,8 +2,8 @@
 
 Modulo a prime t ≡ 1 mod 2N a polynomial stands for N slots, its values at the roots of x^N + 1, and a product of
 polynomials for the products of their slots (Smart and Vercauteren, 2014). One party encrypts its x_j in slots, and the
-other one answers with V − Z for V = Σ_j x_j·y_j, of at most 2^8 terms. Where entries are fewer than slots, several j lie
-side by side in a polynomial, and parties add their shares of these at home.
+other one answers with V − Z for V = Σ_j x_j·y_j, of at most 2^8 terms. Where entries are fewer than slots, several j
+lie side by side in a polynomial, and parties add their shares of these at home.
 
 Primes t of 60 bits hold that integer: three for numbers of 64 bits, |V| ≤ 2^134, two for 32 bits, |V| ≤ 2^70. Z, the
 answering party's share, is uniform modulo their product T ≈ 2^180 or 2^120, so V − Z says nothing. As integers around

@@ -122,6 +122,7 @@ class Hide(Operation[HiddenGraph]):
 
     @property
     def graph(self) -> HiddenGraph:
+        """What all know of the graph."""
         return HiddenGraph(self.owner, self.nodes, self.nodes + self.padded, self.weight_bits)
 
     @property
@@ -173,7 +174,8 @@ class Hide(Operation[HiddenGraph]):
             raise ConfigError(
                 f"padded={self.padded}: {owner} has {count:,} edges; raise it", key="padded", value=self.padded
             )
-        counts = torch.full((edges.shape[1],), 1 << self.weight_bits, dtype=torch.int32 if not self.weight_bits else None)
+        kind = torch.int64 if self.weight_bits else torch.int32
+        counts = torch.full((edges.shape[1],), 1 << self.weight_bits, dtype=kind)
         if self.weights is not None and self.weight_bits:
             counts = encode(self.weights, self.weight_bits, f"{owner}'s edge weights", REMEDY)
         return replace(self.graph, adjacency=_adjacency(edges, counts.numpy(), self.nodes)), counts

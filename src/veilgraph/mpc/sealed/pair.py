@@ -31,7 +31,6 @@ from veilgraph.mpc.sealed.picks import Pick
 from veilgraph.mpc.sealed.sines import FACTOR_BITS, SUM_BITS, UNIT_BITS, odd_multiples
 from veilgraph.mpc.sealed.wire import DTYPES, Bilinear, Bit, Ring, Summands, Wire
 
-
 _DEGREE_BITS: Final = 18  # of the most edges at a node
 
 
@@ -57,7 +56,7 @@ class Together(Protocol):
         bits: int,
         /,
     ) -> Tensor:
-        """A sparse ``matrix`` of one party, of rows that sum up to 2^bits, times the other's, in ``ring``: [n, columns]."""
+        """A sparse ``matrix`` of one party, whose rows sum up to 2^bits, times the other's: [n, columns] of ``ring``."""
 
     def wraps(self, own: Tensor, dtype: torch.dtype, /) -> Tensor:
         """The product of the bits that each has, in the ring of ``dtype``, int32 or int64."""
@@ -116,8 +115,8 @@ class PairMachine(Machine):
 
     @override
     def product(self, function: Bilinear, left: Wire, right: Wire) -> Summands:
-        l, r, bits = self._own(left), self._own(right), left.bits + right.bits
-        own = function(l, r)
+        a, b, bits = self._own(left), self._own(right), left.bits + right.bits
+        own = function(a, b)
         first, second = self.holders
         # Whose share of the left factor meets the other's of the right one: a factor that somebody owns is its alone.
         meets = [
@@ -128,14 +127,14 @@ class PairMachine(Machine):
         if not meets:
             return Summands(own, bits)
         if function is torch.mul:
-            l, r = (part.reshape(-1) for part in torch.broadcast_tensors(l, r))
+            a, b = (part.reshape(-1) for part in torch.broadcast_tensors(a, b))
             if left is right:
-                return Summands(own + 2 * self._together.inner(l[None]).reshape(own.shape), bits)
-            leads = [l if self._leads == (one == first) else r for one in meets]
+                return Summands(own + 2 * self._together.inner(a[None]).reshape(own.shape), bits)
+            leads = [a if self._leads == (one == first) else b for one in meets]
             return Summands(own + self._together.inner(torch.stack(leads)).reshape(own.shape), bits)
-        l, sizes = self._as_matrices(function, l, r)
+        a, sizes = self._as_matrices(function, a, b)
         for one in meets:
-            own = own + self._together.matmul(*((l, None) if self.party == one else (None, r)), sizes)
+            own = own + self._together.matmul(*((a, None) if self.party == one else (None, b)), sizes)
         return Summands(own, bits)
 
     @staticmethod

@@ -114,8 +114,8 @@ _DEALT_DATA: Final = (
 )
 _PAIR: Final = "Random: what both draw from it hides what they send a holder that deals, or cancels in their sums."
 _TOGETHER: Final = (
-    "Ciphertexts under the sender's key, answers to the receiver's that are flooded with noise, and oblivious transfers: "
-    "the receiver learns a share of a result, which is uniform."
+    "Ciphertexts under the sender's key, answers to the receiver's that are flooded with noise, and oblivious "
+    "transfers: the receiver learns a share of a result, which is uniform."
 )
 _PLACES: Final = "Uniform for the receiver, which lacks the random order that it is relative to."
 _SHARES: Final = "Masks of the sender's under further masks; the receiver lacks the sender's share of either."
@@ -182,8 +182,8 @@ PASSES: Final[tuple[MessageSpec[SealedJob], ...]] = (
         forms=(WireFormat("stride, 0", "uint8 [1]", "every 16 MiB"),)),
     MessageSpec(Kind.READY, SERVER_TO_DEALING, "that a checkpoint passed", "none", "One byte, always the same.",
         when=(BY_HOLDER,), forms=(WireFormat("epoch, 1", "uint8 [1]", "every checkpoint"),)),
-    MessageSpec(Kind.MASKED_WIRE, TO_HOLDER, "secrets, or shares of them, under fresh masks", "mask", _WIRE, when=(MASKED,),
-        forms=(WireFormat("k, round", "ring, as what is opened", "every pass"),)),
+    MessageSpec(Kind.MASKED_WIRE, TO_HOLDER, "secrets, or shares of them, under fresh masks", "mask", _WIRE,
+        when=(MASKED,), forms=(WireFormat("k, round", "ring, as what is opened", "every pass"),)),
     MessageSpec(Kind.MASKED_BITS, TO_HOLDER,
         "bits of comparisons, and with two holders of truncations, under one-time masks", "mask", _WIRE,
         when=(MASKED,),

@@ -187,7 +187,7 @@ class Rows:
         return not self.context.plan.standard or block.startswith(UNIT)
 
     def _home(self, *blocks: str, of: PartyId | None = None) -> list[Wire]:
-        """Columns of the given blocks made at home, one wire for each holder (or ``of`` one) that has some, and each block."""
+        """Columns of blocks made at home, one wire for each holder (or ``of`` one) that has some, and each block."""
         home, found = self.context.plan.home, []
         for holder, columns in zip(self.context.abreast, self.columns, strict=True):
             if of not in (None, holder):
@@ -281,7 +281,7 @@ class Rows:
         return concatenate([one, *self._products_with_home(taken, count)], 1)
 
     def _products_with_home(self, taken: Sequence[tuple[Wire, PartyId, str]], count: int) -> list[Wire]:
-        """Multiply ``count`` rows each with a holder's columns of a block made at home: all with the same in one product."""
+        """Multiply ``count`` rows each with a holder's columns of a block made at home: one product for the same ones."""
         found: dict[int, Wire] = {}
         groups: dict[tuple[PartyId | None, PartyId, str], list[int]] = {}
         for place, (rows, holder, block) in enumerate(taken):
