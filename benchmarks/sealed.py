@@ -134,7 +134,7 @@ def measure_trust(dataset: str, holders: int) -> list[TrustFigures]:
     """The shipped job with so many holders by either trust, in turn, several times."""
     job = with_overrides(shipped_job(f"{dataset}-sealed"), {"data.holders": holders, **LONG})
     jobs = {trust: with_overrides(job, {"trust": trust}) for trust in TRUSTS[holders]}
-    rounds: dict[str, list[tuple[Ran, float]]] = {trust: [] for trust in TRUSTS}
+    rounds: dict[str, list[tuple[Ran, float]]] = {trust: [] for trust in jobs}
     with installed(job.data.names):
         for _ in range(_REPEATS):
             for trust, each in jobs.items():

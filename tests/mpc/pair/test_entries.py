@@ -49,7 +49,8 @@ def test_sums_of_products(shape, bits):
     assert one.shape == other.shape == shape[1:]
     assert one.dtype == torch.int64
     assert torch.equal(one + other, (left * right).sum(0))
-    plan = plan_of(*shape, bits)
+    terms, entries = shape
+    plan = plan_of(terms, entries, bits)
     assert sent == [*((size, 0) for size in key_messages(plan.scheme)), *plan.messages()]
 
 
@@ -84,7 +85,7 @@ def test_few_entries_lie_side_by_side():
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (MOST_TERMS + 1, 5)])
 def test_no_terms_or_too_many_are_refused(shape):
     with pytest.raises(ValueError, match="give 1 to 256 terms"):
-        plan_of(*shape, 64)
+        plan_of(shape[0], shape[1], 64)
 
 
 @pytest.mark.parametrize(("bits", "primes"), [(64, 3), (32, 2)])

@@ -305,7 +305,8 @@ class Clocked(Wrapper):
 @pytest.mark.parametrize("product", ["hop", "matmul"])
 def test_a_sparse_matrix_has_its_answers_sent_together_so_that_no_time_shows_whose_entries_they_are(product):
     """One by one, the time between two answers would show how many edges a few nodes have."""
-    nodes, columns, clocks = 600, 40, {}
+    nodes, columns = 600, 40
+    clocks: dict[str, Clocked] = {}
     matrix = torch.zeros(nodes, nodes, dtype=torch.int64)
     matrix[300:340, ::20] = 1
     mask, sizes = draw(nodes, columns, seed=1), (nodes, nodes, columns)

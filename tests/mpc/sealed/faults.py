@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from veilgraph.core.types import NOBODY
 from veilgraph.mpc.sealed import comparison, hops, permutations, picks
-from veilgraph.mpc.sealed.correlations import NOBODY, Form, Holder, Stream
+from veilgraph.mpc.sealed.correlations import Form, Holder, Stream
 from veilgraph.mpc.sealed.machine import DealerMachine
 
 Patch = pytest.MonkeyPatch

@@ -110,7 +110,8 @@ def inner(keys: Keys, own: Tensor, bits: int = 64, *, encrypts: bool) -> Tensor:
         encrypts: whether this party encrypts, and the other one answers.
 
     """
-    plan = plan_of(*own.shape, bits)
+    terms, entries = own.shape
+    plan = plan_of(terms, entries, bits)
     slots = plan.slots(own)
     if encrypts:
         return plan.added(_encrypt(keys.peer, keys.owner(plan.scheme), plan, slots))

@@ -56,7 +56,7 @@ class Together(Protocol):
         bits: int,
         /,
     ) -> Tensor:
-        """A sparse ``matrix`` of one party, whose rows sum up to 2^bits, times the other's: [n, columns] of ``ring``."""
+        """A sparse ``matrix`` of one party, whose rows sum up to 2^bits, times the other's: [n, columns]."""
 
     def wraps(self, own: Tensor, dtype: torch.dtype, /) -> Tensor:
         """The product of the bits that each has, in the ring of ``dtype``, int32 or int64."""
@@ -127,14 +127,15 @@ class PairMachine(Machine):
         if not meets:
             return Summands(own, bits)
         if function is torch.mul:
-            a, b = (part.reshape(-1) for part in torch.broadcast_tensors(a, b))
+            a, b = (part.reshape(-1) for part in torch.broadcast_tensors(a, b))  # type: ignore[no-untyped-call]
             if left is right:
                 return Summands(own + 2 * self._together.inner(a[None]).reshape(own.shape), bits)
             leads = [a if self._leads == (one == first) else b for one in meets]
             return Summands(own + self._together.inner(torch.stack(leads)).reshape(own.shape), bits)
         a, sizes = self._as_matrices(function, a, b)
         for one in meets:
-            own = own + self._together.matmul(*((a, None) if self.party == one else (None, b)), sizes)
+            has = self.party == one
+            own = own + self._together.matmul(a if has else None, None if has else b, sizes)
         return Summands(own, bits)
 
     @staticmethod
@@ -200,7 +201,7 @@ class PairMachine(Machine):
         own = (bit.mask & 1).to(torch.bool)  # two shares of 0 or 1 differ in their last bits where it is 1
         if self._leads and bit.public is not None:
             own = own ^ bit.public
-        own, number = torch.broadcast_tensors(own, self._own(wire))
+        own, number = torch.broadcast_tensors(own, self._own(wire))  # type: ignore[no-untyped-call]
         return Summands(self._together.gate(own, number), wire.bits)
 
     @override

@@ -89,7 +89,8 @@ class _Counted:
         return self._result(self._products.matmul(sizes, left_leads=left is not None), (sizes[0], sizes[2]))
 
     def inner(self, own: Tensor, bits: int = 64) -> Tensor:
-        return self._result(self._products.inner(*own.shape, bits), own.shape[1:])
+        terms, size = own.shape
+        return self._result(self._products.inner(terms, size, bits), (size,))
 
     def hop(
         self,

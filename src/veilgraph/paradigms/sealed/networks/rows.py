@@ -281,7 +281,7 @@ class Rows:
         return concatenate([one, *self._products_with_home(taken, count)], 1)
 
     def _products_with_home(self, taken: Sequence[tuple[Wire, PartyId, str]], count: int) -> list[Wire]:
-        """Multiply ``count`` rows each with a holder's columns of a block made at home: one product for the same ones."""
+        """Multiply ``count`` rows each with a holder's columns of a home block: one product for the same ones."""
         found: dict[int, Wire] = {}
         groups: dict[tuple[PartyId | None, PartyId, str], list[int]] = {}
         for place, (rows, holder, block) in enumerate(taken):
