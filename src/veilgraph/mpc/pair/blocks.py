@@ -10,8 +10,8 @@ and Ding, "Cheetah", 2022, section 3).
 
 **Two ways to multiply.** A dense right matrix is transformed, ⌈k/b⌉·⌈m/c⌉ polynomials, and multiplied point by point. A
 sparse one is not: each entry shifts an encryption's coefficients, and is added. What is sent does not depend on the
-entries; only the time does that its owner takes. So a sparse matrix's answers are sent when all are computed: one by
-one, when they come would show how many entries each few columns have, which are the edges of a few nodes.
+entries; only the time does that its owner takes. So a sparse matrix's answers are sent when all are computed, or a
+gigabyte: one by one, when they come would show how many entries each few columns have, which are edges of a few nodes.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ FRESH_AT_ONCE: Final = 32
 """Encryptions in a message."""
 COLUMNS_AT_ONCE: Final = 4
 """Columns of blocks in a message of answers; they are multiplied together, as each encryption serves them all."""
+HELD_BYTES: Final = 1 << 30
+"""Of answers of a sparse matrix, which are sent together; it bounds memory, and how long the other party waits."""
 _TERMS_AT_ONCE: Final = 32
 
 
@@ -180,7 +182,7 @@ def multiply_matrix(peer: Peer, responder: Responder, plan: Plan, right: Words |
         own = responder.draw(len(part) * rows, a * c) & np.uint64(plan.scheme.modulus - 1)
         held.append(responder.answer(sums, plan.places, own, transformed=not sparse))
         share[:, :, part.start : part.stop] = own.reshape(len(part), rows, a, c).transpose(1, 2, 0, 3)
-        if not sparse or part.stop == columns:
+        if not sparse or part.stop == columns or len(held) * held[0].nbytes >= HELD_BYTES:
             while held:
                 peer.tell(held.pop(0))
     return _trimmed(share, plan.sizes)

@@ -25,7 +25,7 @@ try:
     from numba import njit, types
     from numba.extending import intrinsic
 except ImportError as error:
-    words = "trust=nobody needs numba, which is not installed: pip install 'veilgraph[nobody]', or set trust to dealer"
+    words = "trust=nobody needs numba, which is not installed: pip install numba, or veilgraph[nobody]"
     raise ConfigError(words, code="numba-library", key="trust") from error
 
 Words = npt.NDArray[np.uint64]
