@@ -17,7 +17,7 @@ from veilgraph.core.secrets import system_secrets
 from veilgraph.link.view import RecordedLink
 from veilgraph.link.wrapper import Wrapper
 from veilgraph.mpc.pair import blocks, products
-from veilgraph.mpc.pair.lattice import Keys, key_messages
+from veilgraph.mpc.pair.lattice import Keys, Responder, key_messages
 from veilgraph.mpc.pair.products import hop, hop_messages, matmul, matmul_messages, plan_hop, plan_matmul
 
 LEAST = -(2**63)
@@ -327,3 +327,30 @@ def test_a_sparse_matrix_has_its_answers_sent_together_so_that_no_time_shows_who
     times = clocks["A"].times
     assert len(times) > 8, "A answers, in several messages"
     assert times[-1] - times[0] < 0.1 * seconds
+
+
+def test_no_more_answers_are_held_than_memory_is_set_aside_for(monkeypatch):
+    """Two at a time here: as soon as they are computed they go out."""
+    held, most, answer = list[int](), list[int](), Responder.answer
+
+    class Counting(Wrapper):
+        def send(self, to, tag, tensor):
+            most.append(sum(held))
+            held.clear()
+            super().send(to, tag, tensor)
+
+    def counted(self, *arguments, **more):
+        held.append(1)
+        message = answer(self, *arguments, **more)
+        monkeypatch.setattr(blocks, "HELD_BYTES", 2 * message.nbytes)
+        return message
+
+    monkeypatch.setattr(Responder, "answer", counted)
+    graph, mask = sp.eye_array(600, dtype=np.int64).tocsr(), draw(600, 40)
+    shares = both(
+        lambda peer: hop(Keys(peer, system_secrets), graph, None, (600, 600, 40), 64),
+        lambda peer: hop(Keys(peer, system_secrets), None, mask, (600, 600, 40), 64),
+        lambda link: Counting(link) if link.party == "A" else link,
+    )
+    assert torch.equal(shares[0] + shares[1], mask)
+    assert max(most) == 2

@@ -86,6 +86,7 @@ def test_without_numba_a_job_ends_before_it_begins(tmp_path: Path) -> None:
     with refused(ConfigError, key="trust", code="numba-library"):
         train(job, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    train(job.model_copy(update={"trust": "dealer"}), tmp_path / "dealt")  # which needs it not
 
 
 @pytest.fixture(scope="module", params=[MLP, pytest.param(JUDGED, marks=nightly)], ids=["mlp", "judged"])
