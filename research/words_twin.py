@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.functions import BITS
@@ -71,8 +72,9 @@ class SparseNetwork(Network):
         self.mean, self.gain, self._dense = concatenate(means, 1), concatenate(gains, 1), []
 
     @override
-    def _home(self, *blocks: str) -> list[Wire]:
-        return self.columns
+    def _home(self, *blocks: str, of: PartyId | None = None) -> list[Wire]:
+        own = zip(self.context.abreast, self.columns, strict=True)
+        return [columns for holder, columns in own if of in (None, holder)]
 
     @override
     def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> ForwardState:

@@ -32,14 +32,17 @@ from tests.roles.federation import fixed_secrets, small_job, small_parties
 from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties, publisher_for
 from veilgraph.core.errors import LinkError, LinkTimeout, VeilgraphError
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import system_secrets
 from veilgraph.core.tensor_file import MemoryKeeper
-from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.core.types import NOBODY, SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.codec import DTYPES, decode, encode
 from veilgraph.link.collectives import tensor_text, text_tensor
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.intersect import agree_on_order, align_holder, align_server
+from veilgraph.mpc.pair.exchange import Exchange
 from veilgraph.mpc.sealed.cut_and_choose import checked_link, dealer_of
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine
+from veilgraph.mpc.sealed.pair import PairMachine
 from veilgraph.paradigms.horizontal.paradigm import Totals, check_columns
 from veilgraph.paradigms.horizontal.roles import HorizontalHolder, HorizontalServer
 from veilgraph.paradigms.vertical.roles import DataHolder, LabelHolder, Server
@@ -147,10 +150,12 @@ def collection() -> Mapping[PartyId, Program]:
 
 
 def sealed(*, checked: bool = False, dealer: PartyId = SERVER) -> Mapping[PartyId, Program]:
-    """With checks the first dealing is opened and the second one used; A or B deals for two others."""
-    holders = ["A", "B"] if dealer == SERVER else ["A", "B", "C"]
+    """With checks the first dealing is opened and the second one used; A or B deals for two others, or nobody."""
+    holders = ["A", "B"] if dealer in (SERVER, NOBODY) else ["A", "B", "C"]
 
     def machine_of(link: Link) -> Machine:
+        if dealer == NOBODY:
+            return PairMachine(link, holders, Exchange(link, holders, system_secrets))
         if link.party == dealer:
             secrets = fixed_secrets(SERVER)
             return dealer_of(link, holders, secrets, work) if checked else DealerMachine(link, holders, secrets)
@@ -165,10 +170,11 @@ def sealed(*, checked: bool = False, dealer: PartyId = SERVER) -> Mapping[PartyI
         graph = machine.hidden_graph("A", torch.tensor([[0], [1]]) if has else None, 3, 2)
         wire = machine.open(machine.hop([graph], machine.open(machine.split(wire), ring=32)))
         wire = machine.open(machine.gate(machine.negative(wire), wire))
+        wire = machine.open(machine.product(torch.mul, wire, wire), 2)
         wire = machine.open(machine.pick("A", torch.tensor([2, 0]) if has else None, 2, wire))
         machine.reveal(wire, "A")
 
-    return dict.fromkeys({*holders, dealer}, lambda link: work(machine_of(link)))
+    return dict.fromkeys({*holders, dealer} - {NOBODY}, lambda link: work(machine_of(link)))
 
 
 def averages(settings: AveragingJob) -> Mapping[PartyId, Program]:
@@ -211,6 +217,7 @@ SCENARIOS: dict[str, Callable[[], Mapping[PartyId, Program]]] = {
     "sealed, checked": partial(sealed, checked=True),
     "sealed, dealt by the holder with edges": partial(sealed, dealer="A"),
     "sealed, dealt by another holder": partial(sealed, dealer="B"),
+    "sealed, dealt by nobody": partial(sealed, dealer=NOBODY),
     "averaging": partial(averages, averaging_job()),
     "symbols": partial(symbols, symbol_job(holders=("A", "B"))),
 }

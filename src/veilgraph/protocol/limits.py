@@ -32,7 +32,7 @@ class LimitSettings(Settings):
     """what a job may reveal of this party's data; replaces the default list"""
     trust: tuple[Literal["dealer", "majority"], ...] = ("dealer",)
     """who may know all masks of sealed and union jobs, by their setting of this name. dealer: the server, which reads
-    everything with any holder; majority: a holder, which reads everything with any other
+    everything with any holder; majority: a holder, which reads everything with any other. By nobody needs no leave
     """
     max_rounds: int = Field(1, ge=1, le=64)
     """largest R or number of layers; each more reveals more of the edges"""

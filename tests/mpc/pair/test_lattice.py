@@ -175,7 +175,7 @@ def exchange(form, *, quiet=False, times=1, transformed=True):
                 given = part.copy() if transformed else form.ring.transform(part.copy())
                 product = form.ring.multiply(given, plain)
                 parts.append(product if transformed else form.ring.untransform(product))
-            responder.answer(peer, (parts[0], parts[1]), places, shares, transformed=transformed)
+            peer.tell(responder.answer((parts[0], parts[1]), places, shares, transformed=transformed))
         return form.ring.untransform(form.ring.multiply(second if transformed else form.ring.transform(second), plain))
 
     def keep(message):
@@ -257,7 +257,7 @@ def test_the_second_part_has_noise_of_its_own(transformed, monkeypatch):
         first = nothing[:, :, :1] if not transformed else nothing
         responder = Responder(form, Secrets(2), peer)
         place = np.zeros(1, np.uint64)
-        responder.answer(peer, (first.copy(), nothing.copy()), place, place[:, None], transformed=transformed)
+        peer.tell(responder.answer((first.copy(), nothing.copy()), place, place[:, None], transformed=transformed))
 
     noise = both(own, respond)[0] * 2.0 ** (74 - form.answer_bits)
     assert abs((noise**2).mean() / 10.5 - 1) < 0.2
@@ -280,7 +280,7 @@ def test_what_is_sent_is_uniform(which):
         first, second = responder.receive(peer, 4)
         zeros = np.zeros_like(first), np.zeros_like(second)
         shares = responder.draw(4, form.degree) & np.uint64(form.modulus - 1)
-        responder.answer(peer, zeros, np.arange(form.degree, dtype=np.uint64), shares)
+        peer.tell(responder.answer(zeros, np.arange(form.degree, dtype=np.uint64), shares))
         return shares
 
     def keep(message):

@@ -1,5 +1,6 @@
 """Shares of products against numpy's products modulo 2^64, and messages as counted beforehand."""
 
+import time
 from functools import partial
 
 import numpy as np
@@ -14,8 +15,9 @@ from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import system_secrets
 from veilgraph.link.view import RecordedLink
+from veilgraph.link.wrapper import Wrapper
 from veilgraph.mpc.pair import blocks, products
-from veilgraph.mpc.pair.lattice import Keys, key_messages
+from veilgraph.mpc.pair.lattice import Keys, Responder, key_messages
 from veilgraph.mpc.pair.products import hop, hop_messages, matmul, matmul_messages, plan_hop, plan_matmul
 
 LEAST = -(2**63)
@@ -300,3 +302,69 @@ def test_all_randomness_is_of_the_source():
 def test_costs_are_known_before():
     assert products.plan_matmul((2708, 1433, 64), 17)[1].cost() < 20
     assert sum(map(sum, hop_messages((2708, 2708, 140), 32))) < 60e6
+
+
+class Clocked(Wrapper):
+    """A link that notes the processor time of its party's thread when each message goes out."""
+
+    def __init__(self, link):
+        super().__init__(link)
+        self.times = []
+
+    def send(self, to, tag, tensor):
+        self.times.append(time.thread_time())
+        super().send(to, tag, tensor)
+
+
+@pytest.mark.parametrize("product", ["hop", "matmul"])
+def test_a_sparse_matrix_has_its_answers_sent_together_so_that_no_time_shows_whose_entries_they_are(product):
+    """One by one, the time between two answers would show how many edges a few nodes have."""
+    nodes, columns = 600, 40
+    clocks: dict[str, Clocked] = {}
+    matrix = torch.zeros(nodes, nodes, dtype=torch.int64)
+    matrix[300:340, ::20] = 1
+    mask, sizes = draw(nodes, columns, seed=1), (nodes, nodes, columns)
+    multiplied = partial(hop, ring=64) if product == "hop" else matmul
+    own = sp.csr_array(matrix.numpy()) if product == "hop" else matrix
+
+    def answers(peer):
+        began = time.thread_time()
+        share = multiplied(Keys(peer, system_secrets), own, None, sizes)
+        return share, time.thread_time() - began
+
+    (first, seconds), (second, _) = both(
+        answers,
+        lambda peer: (multiplied(Keys(peer, system_secrets), None, mask, sizes), 0.0),
+        lambda link: clocks.setdefault(link.party, Clocked(link)),
+    )
+    assert torch.equal(first + second, matrix @ mask)
+    times = clocks["A"].times
+    assert len(times) > 8, "A answers, in several messages"
+    assert times[-1] - times[0] < 0.1 * seconds
+
+
+def test_no_more_answers_are_held_than_memory_is_set_aside_for(monkeypatch):
+    """Two at a time here: as soon as they are computed they go out."""
+    held, most, answer = list[int](), list[int](), Responder.answer
+
+    class Counting(Wrapper):
+        def send(self, to, tag, tensor):
+            most.append(sum(held))
+            held.clear()
+            super().send(to, tag, tensor)
+
+    def counted(self, *arguments, **more):
+        held.append(1)
+        message = answer(self, *arguments, **more)
+        monkeypatch.setattr(blocks, "HELD_BYTES", 2 * message.nbytes)
+        return message
+
+    monkeypatch.setattr(Responder, "answer", counted)
+    graph, mask = sp.eye_array(600, dtype=np.int64).tocsr(), draw(600, 40)
+    shares = both(
+        lambda peer: hop(Keys(peer, system_secrets), graph, None, (600, 600, 40), 64),
+        lambda peer: hop(Keys(peer, system_secrets), None, mask, (600, 600, 40), 64),
+        lambda link: Counting(link) if link.party == "A" else link,
+    )
+    assert torch.equal(shares[0] + shares[1], mask)
+    assert max(most) == 2

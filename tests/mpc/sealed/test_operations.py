@@ -115,6 +115,21 @@ def test_products(holders: int, rows: int, inner: int, columns: int, seed: int, 
     agree(program, holders)
 
 
+@pytest.mark.parametrize("owners", [(one, other) for one in (None, "A", "B") for other in (None, "A", "B")])
+def test_products_of_what_holders_put_in_and_a_constant_was_added_to(owners: tuple[str | None, str | None]) -> None:
+    """The constant is known to all; who owns a wire has all of it, or a product would lack a part."""
+    values = [whole(place, 2, 2, bits=8) for place in range(2)]
+
+    def program(machine: Machine) -> Wire:
+        wires = []
+        for owner, value in zip(owners, values, strict=True):
+            put = machine.put(owner or "B", of(machine, owner or "B", value), (2, 2), 8).plus(1.5)
+            wires.append(put if owner else machine.open(machine.split(put)))
+        return machine.open(machine.product(matmul, wires[0], wires[1]))
+
+    agree(program, 2)
+
+
 @few
 @given(HOLDERS, st.integers(1, 130), SEED)
 def test_signs_and_gates(holders: int, size: int, seed: int) -> None:

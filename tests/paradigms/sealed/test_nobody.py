@@ -1,6 +1,7 @@
 """Jobs of two holders to whom nobody deals: as the twin has them, gone on with after kills, and counted to the byte."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,22 @@ def test_words_say_that_nobody_deals() -> None:
     assert {words.part_of(job, party) for party in "AB"} == {"label holder", "holder"}
 
 
+@pytest.fixture
+def _without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.delitem(sys.modules, "veilgraph.mpc.pair.ntt", raising=False)
+    monkeypatch.delattr("veilgraph.mpc.pair.ntt", raising=False)
+
+
+@pytest.mark.usefixtures("_without_numba")
+def test_without_numba_a_job_ends_before_it_begins(tmp_path: Path) -> None:
+    job = saved(tmp_path / "data", small_job(2, NOBODY), small_graphs(2))
+    with refused(ConfigError, key="trust", code="numba-library"):
+        train(job, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    train(job.model_copy(update={"trust": "dealer"}), tmp_path / "dealt")  # which needs it not
+
+
 @pytest.fixture(scope="module", params=[MLP, pytest.param(JUDGED, marks=nightly)], ids=["mlp", "judged"])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[SealedJob, TrainResult]:
     folder = tmp_path_factory.mktemp("nobody")
@@ -90,6 +107,13 @@ def test_a_run_is_what_the_twin_makes_of_all_data_together(whole: tuple[SealedJo
     assert (run.predictions.classes == predicted[:, 0]).sum() >= len(predicted) - 1
     again = predict(run.path)
     assert (again.classes == predicted[:, 0]).sum() >= len(predicted) - 1
+
+
+@pytest.mark.usefixtures("_without_numba")
+@pytest.mark.parametrize("whole", [MLP], ids=["mlp"], indirect=True)
+def test_a_holder_without_numba_refuses_and_all_are_told_why(whole: tuple[SealedJob, TrainResult]) -> None:
+    with refused(ConfigError, code="refused"):
+        predict(whole[1].path)
 
 
 def test_every_message_has_a_row_and_the_server_gets_none_of_the_program(whole: tuple[SealedJob, TrainResult]) -> None:

@@ -10,7 +10,8 @@ and Ding, "Cheetah", 2022, section 3).
 
 **Two ways to multiply.** A dense right matrix is transformed, ⌈k/b⌉·⌈m/c⌉ polynomials, and multiplied point by point. A
 sparse one is not: each entry shifts an encryption's coefficients, and is added. What is sent does not depend on the
-entries; only the time does that its owner takes.
+entries; only the time does that its owner takes. So a sparse matrix's answers are sent when all are computed, or a
+gigabyte: one by one, when they come would show how many entries each few columns have, which are edges of a few nodes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Final
 
 import numpy as np
 import scipy.sparse as sp
+from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.mpc.pair import ntt
@@ -47,6 +49,8 @@ FRESH_AT_ONCE: Final = 32
 """Encryptions in a message."""
 COLUMNS_AT_ONCE: Final = 4
 """Columns of blocks in a message of answers; they are multiplied together, as each encryption serves them all."""
+HELD_BYTES: Final = 1 << 30
+"""Of answers of a sparse matrix, which are sent together; it bounds memory, and how long the other party waits."""
 _TERMS_AT_ONCE: Final = 32
 
 
@@ -172,12 +176,15 @@ def multiply_matrix(peer: Peer, responder: Responder, plan: Plan, right: Words |
             plan.scheme.ring.untransform(whole)
     first, second = (whole.reshape(rows, inner, shape[0], -1) for whole in received)
     multiply = (_by_shifts if sparse else _by_transforms)(plan, (first, second), right)
-    share = np.empty((rows, a, columns, c), np.uint64)
+    share, held = np.empty((rows, a, columns, c), np.uint64), list[Tensor]()
     for part in parts(columns, COLUMNS_AT_ONCE):
         sums = multiply(part)
         own = responder.draw(len(part) * rows, a * c) & np.uint64(plan.scheme.modulus - 1)
-        responder.answer(peer, sums, plan.places, own, transformed=not sparse)
+        held.append(responder.answer(sums, plan.places, own, transformed=not sparse))
         share[:, :, part.start : part.stop] = own.reshape(len(part), rows, a, c).transpose(1, 2, 0, 3)
+        if not sparse or part.stop == columns or len(held) * held[0].nbytes >= HELD_BYTES:
+            while held:
+                peer.tell(held.pop(0))
     return _trimmed(share, plan.sizes)
 
 

@@ -144,7 +144,7 @@ def _answer(peer: Peer, responder: Responder, plan: Plan, slots: Words) -> Words
             received = responder.receive(peer, plan.rows * len(group))
             first, second = (_summed(ring, ring.multiply(part, weights), plan.rows) for part in received)
             mask = np.ascontiguousarray(masks[:, place])
-            responder.answer(peer, (first, second), _PLACES, mask, modulus=modulus)
+            peer.tell(responder.answer((first, second), _PLACES, mask, modulus=modulus))
     return np.concatenate(shares)
 
 

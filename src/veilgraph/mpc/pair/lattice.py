@@ -211,15 +211,14 @@ class Responder:
 
     def answer(
         self,
-        peer: Peer,
         sums: tuple[Words, Words],
         places: Words,
         shares: Words,
         *,
         transformed: bool = True,
         modulus: int | None = None,
-    ) -> None:
-        """Send results at the places, less the shares [count, places] modulo t.
+    ) -> Tensor:
+        """Return the message of results at the places, less the shares [count, places] modulo t.
 
         ``sums``: Σ w·c0 and Σ w·c1 [count, L, N], transformed; or else coefficients, and then the first of them at the
         places only [count, L, places]. Both are overwritten.
@@ -240,7 +239,7 @@ class Responder:
         polynomials.subtract(wanted, polynomials.scaled(shares, modulus or self.scheme.modulus))
         bits = self.scheme.answer_bits
         parts = [_pack_wide(*polynomials.switched(part, bits), bits) for part in (second, wanted)]
-        peer.tell(_as_message(np.concatenate(parts)))
+        return _as_message(np.concatenate(parts))
 
     def _flood(self, *shape: int) -> Words:
         """Residues of uniform integers in ±2^F."""

@@ -7,7 +7,7 @@ evaluates it at the N odd powers of a primitive 2N-th root of unity, so that pro
 We wrote the kernels ourselves: the homomorphic libraries that are packaged for Python offer plaintexts modulo a prime
 or approximate ones, and no access to the coefficients of ciphertexts. numba compiles them; it lacks the high word of
 a product, for which one intrinsic stands here. No branch and no address depends on secret coefficients, except where
-``sample_uniform`` draws public ones again.
+``uniform`` draws again, and where ``add_shifted`` has a matrix's entries: ``blocks`` says what that shows.
 """
 
 from __future__ import annotations

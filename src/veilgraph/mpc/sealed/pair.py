@@ -102,8 +102,9 @@ class PairMachine(Machine):
         return operation.hold(self._holder)
 
     def _own(self, wire: Wire) -> Tensor:
-        """This holder's share of a wire."""
-        return wire.public - wire.mask if self._leads and wire.public is not None else -wire.mask
+        """This holder's share of a wire. Who owns a wire has all of it: also what was added since, which both know."""
+        adds = self._leads if wire.owner is None else self.party == wire.owner
+        return wire.public - wire.mask if adds and wire.public is not None else -wire.mask
 
     @staticmethod
     def _wire(share: Tensor, bits: int, owner: PartyId | None = None) -> Wire:
