@@ -1,6 +1,7 @@
 """Jobs of two holders to whom nobody deals: as the twin has them, gone on with after kills, and counted to the byte."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,17 @@ ROUNDING = 1e-3
 def test_what_needs_a_dealer_is_refused(base: int, changes: Settings, key: str) -> None:
     with refused(ConfigError, key=key, value="nobody"):
         parse_job({**small_job(base).model_dump(mode="json"), **NOBODY, **changes})
+
+
+def test_who_lacks_the_compiler_reads_so_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    job = small_job(2, NOBODY)
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.raises(ConfigError, match=r"veilgraph\[nobody\]"):
+        train(job, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert not paradigm_of(job).session.lacks(small_job(2))
 
 
 def test_no_limit_is_needed_where_nobody_knows_all_masks() -> None:
