@@ -142,7 +142,7 @@ def test_a_site_that_lacks_a_library_says_so_before_it_aligns(bank: Asked, monke
     asked = job(paradigm="sealed", trust="nobody", model={})
     assert not bank.answer(asked).refuses
     monkeypatch.setitem(sys.modules, "numba", None)
-    assert "veilgraph[nobody]" in bank.answer(asked).refuses
+    assert "pip install numba" in bank.answer(asked).refuses
     assert first_hello(bank, asked).refuses == bank.answer(asked).refuses
 
 
