@@ -141,4 +141,6 @@ def test_evidence_that_is_missing_or_damaged_is_one_error(
         }
         changes[damage]()
         save_tensors(folder / EVIDENCE, tensors, facts)
-    assert str(folder) in one_error(veilgraph(*disputed(kits, {**sites, "B": folder})))
+    said = one_error(veilgraph(*disputed(kits, {**sites, "B": folder})))
+    assert str(folder) in said
+    assert ("B lacks its graph" in said) == (damage == "no graph")

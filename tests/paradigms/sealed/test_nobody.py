@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tests import nightly
 from tests.chance import fixed_chance
+from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
 from tests.faults.host import Host, Order
 from tests.faults.kills import Moment, assert_stopped_cleanly, run_and_kill
@@ -61,6 +62,8 @@ def test_who_lacks_the_compiler_reads_so_before_anything_is_written(
     with refused(ConfigError, code="not-installed"):
         train(job, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    (tmp_path / "job.yaml").write_text(job.model_dump_json(), encoding="utf-8")
+    assert "pip install numba" in one_error(veilgraph("check", tmp_path / "job.yaml"))
     assert not paradigm_of(job).session.lacks(small_job(2))
 
 
