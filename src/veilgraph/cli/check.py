@@ -135,7 +135,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
     """Show a job's data; refuse what a party would refuse; return facts for JSON, and costs if they are known."""
     paradigm, costs, common, notes = paradigm_of(settings), None, "", list[str]()
     holders: object
-    if lacks := paradigm.session.lacks(settings):
+    if lacks := settings.passes.lacks:
         raise ConfigError(lacks, code="not-installed")
 
     def note(*said: str | None) -> None:

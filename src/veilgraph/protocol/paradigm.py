@@ -108,10 +108,6 @@ class Sessions(ABC, Generic[J]):
         """Bytes of one sender that can wait unread, from all parties' hellos; None: the role sets them itself."""
         return None
 
-    def lacks(self, job: J) -> str:
-        """Say which library a holder of the job needs that is not installed here; empty where none is missing."""
-        return ""
-
     def unspreadable(self, job: J) -> str | None:
         """Why no holder of a job can have several machines; None where all can."""
         return (

@@ -64,7 +64,7 @@ def test_who_lacks_the_compiler_reads_so_before_anything_is_written(
     assert not (tmp_path / "run").exists()
     (tmp_path / "job.yaml").write_text(job.model_dump_json(), encoding="utf-8")
     assert "pip install numba" in one_error(veilgraph("check", tmp_path / "job.yaml"))
-    assert not paradigm_of(job).session.lacks(small_job(2))
+    assert not small_job(2).passes.lacks
 
 
 def test_no_limit_is_needed_where_nobody_knows_all_masks() -> None:

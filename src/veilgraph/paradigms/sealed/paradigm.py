@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any, ClassVar, Final
 
 from veilgraph.core.errors import ConfigError
@@ -13,7 +12,6 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.partition import holder_alone, pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.mailbox import SLACK_BYTES
-from veilgraph.mpc.pair import COMPILER, WITHOUT_COMPILER
 from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.functions import MOST_CLASSES
 from veilgraph.paradigms.sealed import trust
@@ -110,10 +108,6 @@ class _SealedSessions(AlignedSessions[SealedJob]):
             f"counted for {context.sizes.max_degree:,} edges at a node: model.max_degree and tables do not say how many"
         )
         return replace(costs, notes=[note])
-
-    def lacks(self, job: SealedJob) -> str:
-        """Look for what two holders without a dealer compile with; without loading it, as a site lives long."""
-        return WITHOUT_COMPILER if trust.is_by_nobody(job) and find_spec(COMPILER) is None else ""
 
     def stated(self, job: SealedJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
         """Bounds of the sizes that a holder states in its hello, with labels also of rows, classes and named nodes."""

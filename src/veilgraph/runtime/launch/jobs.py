@@ -112,7 +112,7 @@ class RunOptions:
 
     def check(self, settings: JobSettings) -> None:
         """Raise ``ConfigError`` where ``custom`` or ``machines`` does not fit a job, or a library is missing for it."""
-        if lacks := paradigm_of(settings).session.lacks(settings):
+        if lacks := settings.passes.lacks:
             raise ConfigError(lacks, code="not-installed")
         if settings.inputs.is_custom != (self.custom is not None):
             raise ConfigError(

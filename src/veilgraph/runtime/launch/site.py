@@ -36,7 +36,6 @@ from veilgraph.protocol.consent import Consent, JobRequest
 from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.limits import REASON_CHARACTERS, joined
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.session.party import Auditor, SessionSpec, run_party
 from veilgraph.runtime.session.preparation import kept_identity
 from veilgraph.runtime.store.results import summarise
@@ -136,7 +135,7 @@ def take_part(
     path = runs / settings.name
     refuses = [why_occupied(path, settings, work, resume=resume)]
     if party != SERVER:
-        refuses.append(paradigm_of(settings).session.lacks(settings))
+        refuses.append(settings.passes.lacks)
     if work == "audit" and not allows_audit:
         of_server = "the server joined without --allow-audit: it answers no audit"
         of_holder = "limits.allow_audit=false: set it in the party file before training, or submit no audit"
@@ -260,7 +259,7 @@ def _refusal(runs: Path, settings: JobSettings, own: Organisation, job_id: str, 
     path, counted = runs / settings.name, own.settings.consent
     reasons = [
         why_occupied(path, settings, "train", resume=False),
-        paradigm_of(settings).session.lacks(settings),
+        settings.passes.lacks,
         refusal_of(own, settings) or "",
         split_by_labels(settings, own.settings),
     ]
