@@ -6,6 +6,7 @@ at fault.
 """
 
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,15 @@ def test_an_answer_is_the_first_message_of_the_job(bank: Asked, change: Any) -> 
     assert checked.waits == (change is _asks)
     assert (len(checked.refuses) == REASON_CHARACTERS) == (change is _in_many_words)
     assert set(CheckAnswer.model_fields) == {"version", "job", "refuses", "waits", "unsaid"}
+
+
+def test_a_site_that_lacks_a_library_says_so_before_it_aligns(bank: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    bank.says(limits={"leakage": ["predicted-classes", "predicted-margins", "sealed-scores"]})
+    asked = job(paradigm="sealed", trust="nobody", model={})
+    assert not bank.answer(asked).refuses
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert "pip install numba" in bank.answer(asked).refuses
+    assert first_hello(bank, asked).refuses == bank.answer(asked).refuses
 
 
 def test_a_check_makes_counts_and_asks_nothing(bank: Asked) -> None:

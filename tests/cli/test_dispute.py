@@ -20,6 +20,7 @@ from veilgraph.deploy.kit import Kit
 from veilgraph.graph.settings import DataSettings
 from veilgraph.link.signed import SignedLink
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.organisations import export_dataset
 
 DEALER = "croupier"
@@ -95,7 +96,15 @@ def test_keys_that_no_certificate_of_the_project_vouches_for(
     stranger = bank_and_shop(tmp_path / "other", holders=["A", "B"], dealer=DEALER)
     assert "of another project" in one_error(veilgraph(*disputed(stranger, sites)))
     words = disputed(kits, sites)
-    assert "certificate" in one_error(veilgraph(*words[: words.index("--dealer")])), "the dealer's has another name"
+    assert "who dealt (--dealer)" in one_error(veilgraph(*words[: words.index("--dealer")])), "another name"
+
+
+def test_a_training_on_one_machine_cannot_be_disputed(kits: Mapping[str, Kit], tmp_path: Path) -> None:
+    job = parse_job(JOB | {"data": {"dataset": "synthetic", "holders": 2}})
+    train(job, tmp_path / "run")
+    folders = {party: tmp_path / "run" / "parties" / party / "dispute" for party in ("A", "B", SERVER)}
+    said = one_error(veilgraph(*disputed(kits, folders)))
+    assert "it is not signed; only sites sign" in said
 
 
 def test_a_key_that_another_party_wrote_in_its_place_is_refused(
@@ -132,4 +141,6 @@ def test_evidence_that_is_missing_or_damaged_is_one_error(
         }
         changes[damage]()
         save_tensors(folder / EVIDENCE, tensors, facts)
-    assert str(folder) in one_error(veilgraph(*disputed(kits, {**sites, "B": folder})))
+    said = one_error(veilgraph(*disputed(kits, {**sites, "B": folder})))
+    assert str(folder) in said
+    assert ("B lacks its graph" in said) == (damage == "no graph")

@@ -124,6 +124,12 @@ def test_two_holders_get_a_job_without_a_dealer(tmp_path: Path) -> None:
     assert "veilgraph[nobody]" in out.read_text()
 
 
+@pytest.mark.parametrize(("trust", "way"), [("nobody", "--paradigm sealed, or"), ("majority", "sealed or union, or")])
+def test_who_names_whom_to_trust_in_another_paradigm_reads_which_to_take(trust: str, way: str, tmp_path: Path) -> None:
+    options = ("--trust", trust, "--paradigm", "vertical", "--out", tmp_path / "job.yaml")
+    assert way in one_error(veilgraph("init", *THREE, *options))
+
+
 @pytest.mark.parametrize("trust", ["majority", "dealer"])
 @pytest.mark.parametrize("options", [(), ("--paradigm", "union"), ("--protect", "edge")], ids=["sealed", "union", "ε"])
 def test_who_names_whom_to_trust_gets_a_job_with_a_dealer(trust: str, options: tuple[str, ...], tmp_path: Path) -> None:

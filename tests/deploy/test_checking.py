@@ -70,7 +70,9 @@ def test_the_command_shows_a_line_for_each_and_ends_well_only_if_all_accept(
     kit = kits[ADMINISTRATOR].path
     shown = veilgraph("check", job_file, "--net", kit)
     assert shown.exit_code == (state != "accepts")
-    assert all(word in shown.stdout for word in ("bank", "shop", state, "because [of] this", "is a valid job"))
+    assert all(
+        word in shown.stdout for word in ("bank", "shop", state, "because [of] this", "is a valid job", "--kit KIT")
+    )
     told = veilgraph("check", job_file, "--net", kit, "--json", "--within", "5")
     assert told.exit_code == (state != "accepts")
     found = json.loads(told.stdout)

@@ -14,12 +14,14 @@ from typer.testing import CliRunner
 from veilgraph.cli import app
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import PartyId
+from veilgraph.deploy import control
 from veilgraph.deploy import submit as submitting
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.progress import JobReport
+from veilgraph.deploy.progress import STATES, JobReport
 from veilgraph.deploy.roles import Roles
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.runtime.launch.site import SiteWork
 
 ROLES = Roles(project="fraud", server="localhost", holders=("bank", "shop"))
 SITES = ("bank", "shop", ROLES.deals)
@@ -114,3 +116,30 @@ def test_a_job_that_names_files_and_a_refresh_that_goes_on_are_refused(tmp_path:
     found = CliRunner().invoke(app, words)
     assert found.exit_code == 2
     assert "--resume" in found.output
+
+
+@pytest.mark.parametrize(("work", "way"), [("train", "--resume"), ("predict", "submit it again"), ("answer", "again")])
+def test_who_waits_for_what_is_stopped_reads_how_to_go_on(
+    work: SiteWork, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refresh is not gone on with."""
+    sites, ends = Sites(), {"state": "stopped"}
+    monkeypatch.setattr(submitting, "administrator", lambda *_: nullcontext(sites))
+    jobs = Sites.jobs
+    stopped = lambda *_: {name: [each.model_copy(update=ends) for each in of] for name, of in jobs(*_).items()}  # noqa: E731
+    monkeypatch.setattr(Sites, "jobs", stopped)
+    with pytest.raises(RunError) as found:
+        submitting.submit(KIT, ONLINE, work, resume=False, wait=True, report=lambda _: None)
+    assert way in str(found.value)
+
+
+def test_stop_is_of_the_newest_job_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session of answers runs on while other jobs are submitted, and end."""
+    sites = Sites(("fraud", "answer"))
+    monkeypatch.setattr(control, "administrator", lambda *_: nullcontext(sites))
+    ended = [JobReport(job="a" * 32, name="fraud", work="train", state=state, submitted=9) for state in STATES[1:]]
+    jobs = Sites.jobs
+    monkeypatch.setattr(Sites, "jobs", lambda *_: {name: [*of, *ended] for name, of in jobs(*_).items()})
+    assert control.stop(KIT, None) == "0" * 32
+    with pytest.raises(RunError):
+        control.stop(KIT, None)

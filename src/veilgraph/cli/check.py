@@ -119,8 +119,8 @@ def check_command(
     if settings.duties.dealing not in (None, SERVER):
         echo(paradigm_of(settings).words.collusion(settings))
     _show_preset(settings, choices)
-    way = "submit it with: veilgraph net submit" if settings.data.is_apart else "train it with: veilgraph train"
-    echo(f"{file} is a valid job; {way} {file}")
+    train, submit = f"train it with: veilgraph train {file}", f"hand it in with: veilgraph net submit {file} --kit KIT"
+    echo(f"{file} is a valid job; {submit if settings.data.is_apart else train}")
     if net is None:
         emit(found)
         return
@@ -135,6 +135,8 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
     """Show a job's data; refuse what a party would refuse; return facts for JSON, and costs if they are known."""
     paradigm, costs, common, notes = paradigm_of(settings), None, "", list[str]()
     holders: object
+    if lacks := settings.passes.lacks:
+        raise ConfigError(lacks, code="not-installed")
 
     def note(*said: str | None) -> None:
         told = list(filter(None, said))

@@ -231,7 +231,8 @@ def submit_command(
         who = "every" if several else "the label"
         kit_of = "its own kit" if several else f"the kit of {settings.data.label_party}"
         where = f"runs/{settings.name} in {kit_of}"
-        echo(f"done; {who} holder finds metrics and predictions in {where}, or where it joined with --runs")
+        found = "metrics" if work == "train" and settings.outcome.predicts_named else "metrics and predictions"
+        echo(f"done; {who} holder finds {found} in {where}, or where it joined with --runs")
 
 
 @command("status", "veilgraph net status --kit consortium/kits/ops@example.org", net, json=True)
@@ -290,7 +291,7 @@ def logs_command(
 
 @command("stop", "veilgraph net stop --kit consortium/kits/ops@example.org", net)
 def stop_command(kit: KitOption, job_id: JobId = None, passphrase_file: PassphraseFile = None) -> None:
-    """Stop a running job. The parties keep their checkpoints, and net submit --resume continues it."""
+    """Stop a running job, by default the newest of them. Parties keep checkpoints, and net submit --resume goes on."""
     with messages().status("stopping"):
         stopped = control.stop(open_kit(kit, passphrase_file), job_id)
     echo(f"stopped {stopped}")

@@ -63,8 +63,11 @@ def predict_command(
 
     with messages().status("predicting"):
         predictions = jobs.predict(run, chosen, ids=wanted, options=jobs.RunOptions(processes=processes, link=link))
-        is_all = chosen is None and wanted is None
-        found = load_by_holder(RunDirectory.open(run)) if is_all else {"": predictions}
+        found = {"": predictions} if chosen is not None else load_by_holder(RunDirectory.open(run))
+        if wanted is not None:  # each holder's: in a union one id at two holders is two nodes
+            found = {
+                holder: each.of_ids([text for text in wanted if text in each.rows()]) for holder, each in found.items()
+            }
     whose = [{"holder": holder} if len(found) > 1 else {} for holder, each in found.items() for _ in each.nodes]
     records = [record for each in found.values() for record in each.records()]
     emit(

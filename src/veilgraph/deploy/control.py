@@ -119,19 +119,22 @@ def _readable_error(reported: re.Match[str]) -> str:
 
 
 def stop(kit: Kit, job_id: str | None) -> str:
-    """Stop a running job (None: the newest) and return its id. ``RunError``: it does not run; or ``LinkError``."""
+    """Stop a running job (None: the newest of them) and return its id. ``RunError``: none runs; or ``LinkError``."""
     with administrator(kit) as ops:
-        known = _full_job_id(kit, ops, job_id)
+        known = _full_job_id(kit, ops, job_id, running=job_id is None)
         answers = ops.ask(parties_of(kit.roles), _ASK_S, ask="stop", about=known)
         if all(answer.refuses for answer in answers.values()):
             raise RunError(f"job {known} does not run at any site; there is nothing to stop")
         return known
 
 
-def _full_job_id(kit: Kit, ops: AdministratorConnection, job_id: str | None) -> str:
-    """The id of the one job of the project that ``job_id`` names, as ``_find_job``."""
-    said = ops.jobs(parties_of(kit.roles), _ASK_S)
-    return _find_job({each.job: each.submitted for each in chain.from_iterable(said.values())}, job_id)
+def _full_job_id(kit: Kit, ops: AdministratorConnection, job_id: str | None, *, running: bool = False) -> str:
+    """The id of the one job of the project, or of those ``running`` at a site, that ``job_id`` names: ``_find_job``."""
+    said = list(chain.from_iterable(ops.jobs(parties_of(kit.roles), _ASK_S).values()))
+    times = {each.job: each.submitted for each in said if each.state == "running" or not running}
+    if said and not times:
+        raise RunError("no job runs at any site; there is nothing to stop")
+    return _find_job(times, job_id)
 
 
 def _read_own_log(kit: Kit, job_id: str | None) -> str:

@@ -22,7 +22,7 @@ from veilgraph.core.text import PrintableRecords
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.deploy.failures import Failure, sites_of
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.progress import DONE, Outcome
+from veilgraph.deploy.progress import ANSWERING, DONE, Outcome
 from veilgraph.deploy.request import Request, stored_request
 from veilgraph.deploy.revocation import accept_newer
 from veilgraph.deploy.site_process import GRACE_S, end_with_parent
@@ -86,7 +86,7 @@ def _run(request: Request, kit: Kit) -> Failure | None:
     except Exception as error:
         log.exception("%s failed", kit.name)
         return Failure(kind=type(error).__name__)
-    log.info(DONE)
+    log.info(ANSWERING if request.work == "answer" and party == SERVER else DONE)
     return None
 
 

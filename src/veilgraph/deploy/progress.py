@@ -38,6 +38,9 @@ CHECK: Final = " (check)"
 DONE: Final = "this part of the job is done"
 """What a party's log says last of a job that went well."""
 
+ANSWERING: Final = "the holders answer until it is ended: veilgraph net stop"
+"""What the log of who deals says last of a session of answers, in which it has no part."""
+
 _TAIL_BYTES: Final = 1 << 16
 _LINE: Final = r"^\S+ \S+ - veilgraph - "
 _EPOCH: Final = re.compile(rf"{_LINE}INFO - epoch (\d{{1,9}}) of at most (\d{{1,9}})$", re.MULTILINE)

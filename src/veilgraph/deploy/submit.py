@@ -178,7 +178,12 @@ def _await_end(
     if error := cause(known, sites, roles):
         raise error
     if stopped := [site for site, state in states.items() if state == "stopped"]:
-        raise RunError(f"job {job_id} was stopped at {', '.join(stopped)}; go on with --resume")
+        way_out = (
+            "go on with --resume"
+            if any(each.work == "train" for each in known.values())
+            else "submit it again to go on"
+        )
+        raise RunError(f"job {job_id} was stopped at {', '.join(stopped)}; {way_out}")
 
 
 def _lost_error(job_id: str, sites: Sequence[PartyId], roles: Roles) -> LinkTimeout:

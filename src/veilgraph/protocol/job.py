@@ -214,6 +214,7 @@ class Passes:
         learns_alone: whether the label holder trains without the others, who so hear of no judgement.
         tolerates_dropouts: whether a sum over the holders may be opened without some of them.
         signed: whether parties sign what they send in training, and keep what an auditor can run it again from.
+        lacks: which library a holder needs that is not installed here, and the way out; empty: none.
     """
 
     targets: int | None
@@ -223,6 +224,7 @@ class Passes:
     learns_alone: bool = False
     tolerates_dropouts: bool = False
     signed: bool = False
+    lacks: str = ""
 
 
 @dataclass(frozen=True)

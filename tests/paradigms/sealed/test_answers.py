@@ -40,7 +40,7 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.role import Role, RoleContext
 from veilgraph.runtime.launch.site import why_occupied
 from veilgraph.runtime.store.predictions import load_predictions, name_next_nodes
-from veilgraph.runtime.store.run_directory import PartyStore, load_tensors
+from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory, load_tensors
 from veilgraph.samples.organisations import export_organisations
 
 MOST, NODES = 5, 30
@@ -483,3 +483,11 @@ def test_a_job_that_is_not_online_has_no_such_session(tmp_path: Path) -> None:
     for paradigm in ("sealed", "vertical"):
         job = parse_job({"paradigm": paradigm, "data": {"holders": ["A", "B"]}})
         assert why_occupied(tmp_path, job, "answer", resume=False).startswith("online=false")
+
+
+def test_a_run_of_other_settings_is_not_taken_for_none(tmp_path: Path) -> None:
+    here, other = (parse_job({"seed": seed, "data": {"holders": ["A", "B"]}}) for seed in (0, 1))
+    assert "other settings" not in why_occupied(tmp_path / "run", other, "predict", resume=False)
+    RunDirectory.create(tmp_path / "run", here)
+    assert "other settings" in why_occupied(tmp_path / "run", other, "predict", resume=False)
+    assert "other settings" not in why_occupied(tmp_path / "run", here, "predict", resume=False), "not trained yet"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tests import nightly
 from tests.chance import fixed_chance
+from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
 from tests.faults.host import Host, Order
 from tests.faults.kills import Moment, assert_stopped_cleanly, run_and_kill
@@ -51,6 +52,19 @@ ROUNDING = 1e-3
 def test_what_needs_a_dealer_is_refused(base: int, changes: Settings, key: str) -> None:
     with refused(ConfigError, key=key, value="nobody"):
         parse_job({**small_job(base).model_dump(mode="json"), **NOBODY, **changes})
+
+
+def test_who_lacks_the_compiler_reads_so_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    job = small_job(2, NOBODY)
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with refused(ConfigError, code="not-installed"):
+        train(job, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "job.yaml").write_text(job.model_dump_json(), encoding="utf-8")
+    assert "pip install numba" in one_error(veilgraph("check", tmp_path / "job.yaml"))
+    assert not small_job(2).passes.lacks
 
 
 def test_no_limit_is_needed_where_nobody_knows_all_masks() -> None:

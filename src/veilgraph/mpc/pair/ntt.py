@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.mpc.pair import WITHOUT_COMPILER
 
 try:
     from llvmlite import ir
     from numba import njit, types
     from numba.extending import intrinsic
 except ImportError as error:
-    words = "trust=nobody needs numba, which is not installed; pip install numba, or set trust to dealer"
-    raise ConfigError(words, code="numba-library", key="trust") from error
+    raise ConfigError(WITHOUT_COMPILER, code="numba-library", key="trust") from error
 
 Words = npt.NDArray[np.uint64]
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -12,6 +13,7 @@ from veilgraph.core.settings import Settings, read_by
 from veilgraph.core.text import listed
 from veilgraph.core.types import NOBODY, SERVER, PartyId
 from veilgraph.graph.settings import OF_WORDS
+from veilgraph.mpc.pair import COMPILER, WITHOUT_COMPILER
 from veilgraph.privacy.event import Neighbours
 from veilgraph.privacy.settings import DeltaSettings, PrivacySettings
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Outcome, Passes, TrainSettings, job_of
@@ -334,7 +336,9 @@ class SealedJob(JobSettings):
     @property
     def passes(self) -> Passes:
         """No public target nodes: the label holder keeps the order of training rows secret; evaluates unless "last"."""
-        return Passes(targets=None, evaluates=self.train.select_by != "last", signed=self.disputes)
+        # Not loaded: a site that is asked lives long.
+        lacks = WITHOUT_COMPILER if self.trust == "nobody" and find_spec(COMPILER) is None else ""
+        return Passes(targets=None, evaluates=self.train.select_by != "last", signed=self.disputes, lacks=lacks)
 
     @property
     def inputs(self) -> InputRules:

@@ -111,7 +111,9 @@ class RunOptions:
         return (IN_PROCESSES if self.processes else IN_THREADS) if self.link is None else self.link
 
     def check(self, settings: JobSettings) -> None:
-        """Raise ``ConfigError`` where ``custom`` or ``machines`` does not fit a job; it names the option."""
+        """Raise ``ConfigError`` where ``custom`` or ``machines`` does not fit a job, or a library is missing for it."""
+        if lacks := settings.passes.lacks:
+            raise ConfigError(lacks, code="not-installed")
         if settings.inputs.is_custom != (self.custom is not None):
             raise ConfigError(
                 f"custom={self.custom!r}: a custom local model is passed from Python as custom=<function of the "

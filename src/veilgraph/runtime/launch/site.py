@@ -134,6 +134,8 @@ def take_part(
         allows_audit, restarts = read.settings.limits.allow_audit, read.settings.limits.restart
     path = runs / settings.name
     refuses = [why_occupied(path, settings, work, resume=resume)]
+    if party != SERVER:
+        refuses.append(settings.passes.lacks)
     if work == "audit" and not allows_audit:
         of_server = "the server joined without --allow-audit: it answers no audit"
         of_holder = "limits.allow_audit=false: set it in the party file before training, or submit no audit"
@@ -190,7 +192,8 @@ def why_occupied(path: Path, settings: JobSettings, work: SiteWork, *, resume: b
         return "online=false: the job opens predictions at once, and keeps no shares; submit --work predict"
     if work in ("predict", "answer", "audit"):
         trained = same and RunDirectory(path).trained()
-        return "" if trained else f"no trained run {settings.name!r} of this job is here; train it first"
+        other = ", but one of other settings: submit the very job that was trained, or" if exists and not same else ";"
+        return "" if trained else f"no trained run {settings.name!r} of this job is here{other} train it first"
     if not exists:
         return ""
     if not same:
@@ -256,6 +259,7 @@ def _refusal(runs: Path, settings: JobSettings, own: Organisation, job_id: str, 
     path, counted = runs / settings.name, own.settings.consent
     reasons = [
         why_occupied(path, settings, "train", resume=False),
+        settings.passes.lacks,
         refusal_of(own, settings) or "",
         split_by_labels(settings, own.settings),
     ]

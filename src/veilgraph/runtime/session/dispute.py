@@ -139,7 +139,12 @@ def _check_session(evidence: Sequence[Evidence], trust: Trust) -> dict[PartyId, 
         try:
             key.check(key.party, first.job.hash(), trust)
         except ProtocolError as error:
-            raise DataError(f"{key.party}'s key of the session cannot be trusted: {error}", party=key.party) from error
+            words = f"{key.party}'s key of the session cannot be trusted: {error}"
+            if not key.signature:
+                words += "; only sites sign: a training on one machine cannot be disputed"
+            elif key.party == SERVER:
+                words += "; give the name in the certificate of who dealt (--dealer)"
+            raise DataError(words, party=key.party) from error
     return {each.party: each for each in evidence}
 
 

@@ -191,7 +191,8 @@ class Evidence:
             if [each.party for each in facts.keys] != list(names) or facts.party not in names:
                 raise ValueError("its keys are not of the job's parties")
             if (facts.party == SERVER) == (folder / _GRAPH).is_file():
-                raise ValueError(f"{_GRAPH} is missing, or there is one of party {SERVER}")
+                fault = f"has a {_GRAPH}, and no data" if facts.party == SERVER else f"lacks its {_GRAPH}"
+                raise ValueError(f"{facts.party} {fault}")
             if not job.passes.signed:
                 raise ValueError("its job signs no messages")
             key, tags, digests, signatures = (tensors.pop(name) for name in (_KEY, _TAGS, _DIGESTS, _SIGNATURES))

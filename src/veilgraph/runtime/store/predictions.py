@@ -126,8 +126,8 @@ class Predictions:
         if self.ids is None:
             raise ConfigError("ids: this run's nodes have no ids, since it was not trained from tables; give nodes")
         which = (
-            f"the {len(self.ids)} nodes of the newest joint inference, which all holders know (in paradigm horizontal: "
-            "a holder whose part is here); mend it, or let the parties predict anew"
+            f"the {len(self.ids)} nodes of the newest joint inference (those common to all holders, or each holder's "
+            "own); mend it, or let the parties predict anew"
         )
         return self.of(_rows_of_ids(ids, self.rows(), which))
 
