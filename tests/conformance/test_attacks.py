@@ -10,6 +10,8 @@ OF_A_RUN = {
     "reconstruction": "opened h0 span the features or do not; tests/audit/attacks/test_reconstruction.py",
     "feature-similarity": "it takes steps and updates of h0; tests/audit/attacks/test_reconstruction.py",
     "attribute-release": "it reads messages; tests/audit/test_audit_paradigms.py",
+    "label-symbol": "it reads which edges symbols are of; tests/audit/test_symbols.py",
+    "membership-symbol": "likewise; tests/audit/test_symbols.py",
     "membership-lira-online": "it knows what models say of members; tests/audit/attacks/test_membership.py",
 }
 """Attacks on what only a run has, which a leak that is made up would not be like."""
