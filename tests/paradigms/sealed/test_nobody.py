@@ -87,22 +87,6 @@ def test_words_say_that_nobody_deals() -> None:
     assert {words.part_of(job, party) for party in "AB"} == {"label holder", "holder"}
 
 
-@pytest.fixture
-def _without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "veilgraph.mpc.pair.ntt", raising=False)
-    monkeypatch.delattr("veilgraph.mpc.pair.ntt", raising=False)
-
-
-@pytest.mark.usefixtures("_without_numba")
-def test_without_numba_a_job_ends_before_it_begins(tmp_path: Path) -> None:
-    job = saved(tmp_path / "data", small_job(2, NOBODY), small_graphs(2))
-    with refused(ConfigError, key="trust", code="numba-library"):
-        train(job, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-    train(job.model_copy(update={"trust": "dealer"}), tmp_path / "dealt")  # which needs it not
-
-
 @pytest.fixture(scope="module", params=[MLP, pytest.param(JUDGED, marks=nightly)], ids=["mlp", "judged"])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[SealedJob, TrainResult]:
     folder = tmp_path_factory.mktemp("nobody")
@@ -123,10 +107,12 @@ def test_a_run_is_what_the_twin_makes_of_all_data_together(whole: tuple[SealedJo
     assert (again.classes == predicted[:, 0]).sum() >= len(predicted) - 1
 
 
-@pytest.mark.usefixtures("_without_numba")
 @pytest.mark.parametrize("whole", [MLP], ids=["mlp"], indirect=True)
-def test_a_holder_without_numba_refuses_and_all_are_told_why(whole: tuple[SealedJob, TrainResult]) -> None:
-    with refused(ConfigError, code="refused"):
+def test_nothing_is_predicted_without_numba(
+    whole: tuple[SealedJob, TrainResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with refused(ConfigError, code="not-installed"):
         predict(whole[1].path)
 
 

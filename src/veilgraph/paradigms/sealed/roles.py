@@ -34,7 +34,6 @@ from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
 from veilgraph.paradigms.sealed.program import OUTSIDE, Program, SealedProgram
 from veilgraph.paradigms.sealed.programs import program_of
 from veilgraph.paradigms.sealed.settings import sealed
-from veilgraph.paradigms.sealed.trust import missing_library
 from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
 from veilgraph.protocol.bounds import agree_and_check_bounds
 from veilgraph.protocol.role import PartyModel, Role, RoleContext
@@ -435,8 +434,8 @@ class SealedHolder(SealedRole):
 
     @override
     def declines(self) -> str:
-        """Why this holder takes no part: a failed dealer check, a missing library, or a budget that cannot pay."""
-        failed = failed_check_reason(self.session.keeper) if self._job.dealer_checks else missing_library(self._job)
+        """Why this holder takes no part: an earlier dealer check failed, or the budget cannot pay for a training."""
+        failed = failed_check_reason(self.session.keeper) if self._job.dealer_checks else ""
         return failed or (self.session.publisher.refusal() if self._learns and self._is_new else "")
 
     @override

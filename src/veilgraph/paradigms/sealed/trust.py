@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import listed
 from veilgraph.paradigms.sealed.settings import SealedJob
 
@@ -15,21 +14,6 @@ PART: Final = ", and deals random numbers"
 def is_by_nobody(job: SealedJob) -> bool:
     """Whether two holders make together what others are dealt."""
     return job.trust == "nobody"
-
-
-def check_library(job: SealedJob) -> None:
-    """Raise ``ConfigError`` where the library is missing by which two holders compute what others are dealt."""
-    if is_by_nobody(job):
-        import veilgraph.mpc.pair.ntt  # noqa: F401, PLC0415 - what it needs is an extra
-
-
-def missing_library(job: SealedJob) -> str:
-    """Say what this party has to install for the job; empty where nothing is missing."""
-    try:
-        check_library(job)
-    except ConfigError as error:
-        return str(error)
-    return ""
 
 
 def is_by_holder(job: SealedJob) -> bool:
