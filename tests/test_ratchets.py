@@ -26,7 +26,7 @@ from veilgraph.protocol.role import Role
 
 SOURCE = Path(__file__).parents[1] / "src" / "veilgraph"
 
-MOST_LINES = 68_044
+MOST_LINES = 68_045
 MOST_CODE = 46_109
 MOST_FILES = 313
 MEMBERS: dict[type, int] = {

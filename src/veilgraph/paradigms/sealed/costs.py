@@ -22,9 +22,10 @@ from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, Stage
 
 _ITEM = 8
 _BASE = 750 << 20  # of a process with nothing to do, and of what it keeps once freed
-_COPIES, _HELD = 2, 19
+_COPIES, _HELD = 3, 28
 """Of all columns, and matrices of the widest opening or of a number for each slot, that are in hand at once. Measured:
-within a sixth of block models from ten thousand to half a million nodes (docs/reference/sealed-benchmarks.md)."""
+within a tenth of block models of 100,000 and 169,343 nodes, above those of smaller ones
+(docs/reference/sealed-benchmarks.md)."""
 _MATRICES: Final = 1  # of a dense graph, as measured on ACM: 1.2 GB at most in any party
 _STEPS, _EVALUATIONS = "steps", "evaluations"
 

@@ -169,7 +169,7 @@ PASSES: Final[tuple[MessageSpec[SealedJob], ...]] = (
     MessageSpec(Kind.CORRELATION, FROM_DEALING, "products of masks, and summands of the sender's, under fresh masks",
         "mask", _DEALT_DATA, when=(BY_HOLDER,), forms=(WireFormat("k, 0", "uint8", "every pass"),)),
     MessageSpec(Kind.CORRELATION, TO_HOLDER, "what two holders compute shares of products and bits from", "blinding",
-        _TOGETHER, when=(UNDEALT,), forms=(WireFormat("k, 0", "uint8", "every pass"),)),
+        _TOGETHER, when=(UNDEALT,), forms=(WireFormat("k, 0", "integers", "every pass"),)),
     MessageSpec(Kind.COMMITMENT, FROM_SERVER,
         "digests of what is going to be dealt, or the key of a dealing that is not used", "random", _DEALT,
         when=(CHECKED,),
