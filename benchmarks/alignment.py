@@ -1,4 +1,7 @@
-"""Private alignment: seconds and bytes, every party in a process of its own: ``python -m benchmarks.alignment``."""
+"""Private alignment: seconds and bytes, every party in a process of its own.
+
+``python -m benchmarks.alignment [--ids N ...]``
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import goals
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.types import SERVER, Link
 from veilgraph.link.codec import HEADER_BYTES
@@ -20,6 +24,7 @@ from veilgraph.runtime.launch.processes import end_with_launcher, report_failure
 HOLDERS = ("A", "B", "C")
 SIZES = (10_000, 100_000)
 _TIMEOUT_S = 600.0
+_IDS = "--ids"
 
 
 @dataclass(frozen=True)
@@ -87,8 +92,8 @@ def _nothing() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Measures and prints a table; with arguments, runs one party."""
-    if arguments:
+    """Measures and prints a table, of sizes that follow ``--ids``; with other arguments, runs one party."""
+    if arguments and arguments[0] != _IDS:
         folder, party, count, report, wire, *invitation = arguments
         end_with_launcher()
         try:
@@ -98,8 +103,9 @@ def main(arguments: list[str]) -> int:
         return 0
     print("| ids of each of 3 holders | in common | seconds | CPU seconds of a holder | holder sends | server sends |")
     print("|---|---|---|---|---|---|")
-    for ids in SIZES:
+    for ids in map(int, arguments[1:]) if arguments else SIZES:
         figures = measure(ids)
+        goals.keep(f"alignment {ids}", figures.seconds)
         print(
             f"| {ids:,} | {figures.common:,} | {figures.seconds:.1f} | {figures.cpu_seconds:.1f} | "
             f"{figures.holder_bytes / 1e6:.2f} MB (formula: {figures.formula_bytes / 1e6:.2f}) | "

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from benchmarks import product
+from benchmarks import goals, product
 from benchmarks.peer_runs import LIMIT_S, OURS, PEERS, REPEATS, SHAPES, holders, measure
 from benchmarks.product_check import PeerFigures
 from veilgraph.core.errors import VeilgraphError
@@ -36,7 +36,11 @@ def section(shapes: Mapping[str, int] = SHAPES, *, each: bool = True) -> list[st
         shapes: shape → rounds.
         each: whether each system has a row of its own, beside the ratios.
     """
-    measured = {_title(shape): measure(shape, rounds) for shape, rounds in shapes.items()}
+    measured = {}
+    for shape, rounds in shapes.items():
+        measured[_title(shape)] = found = measure(shape, rounds)
+        if ratio := _online(found):
+            goals.keep(f"product {shape}", 1 / ratio)
     missing = [f"{name} ({peer.variable})" for name, peer in PEERS.items() if peer.python() is None]
     lines = [
         "## The secure product beside SPU and CrypTen",
@@ -90,12 +94,20 @@ def _row(title: str, name: str, figures: PeerFigures | None) -> str:
     return f"| {title} | {name} | {online} | {figures.seconds:.3f} s | {sent} | {dealt} | {error} |"
 
 
+def _peers(figures: Mapping[str, PeerFigures | None]) -> dict[str, PeerFigures]:
+    return {name: system for name, system in figures.items() if name != OURS and system is not None}
+
+
+def _online(figures: Mapping[str, PeerFigures | None]) -> float | None:
+    """How many times as long the better peer takes online; None where one of them has no figures."""
+    ours, peers = figures[OURS], _peers(figures)
+    return min(peer.online_seconds for peer in peers.values()) / ours.online_seconds if ours and peers else None
+
+
 def _ratios(title: str, figures: Mapping[str, PeerFigures | None]) -> str:
-    ours = figures[OURS]
-    peers = {name: system for name, system in figures.items() if name != OURS and system is not None}
-    if ours is None or not peers:
+    ours, peers, online = figures[OURS], _peers(figures), _online(figures)
+    if ours is None or online is None:
         return f"| {title} | – | – | – | – |"
-    online = min(peer.online_seconds for peer in peers.values()) / ours.online_seconds
     in_all = min(peer.seconds for peer in peers.values()) / ours.seconds
     general = [peer.sent_bytes for name, peer in peers.items() if "cached" not in name]
     sent = [peer.sent_bytes / ours.sent_bytes for peer in peers.values()]

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import goals
 from benchmarks.sizes import Figures, Sizes
 from veilgraph.protocol.job import JobSettings
 from veilgraph.runtime.launch.jobs import train
@@ -75,6 +76,13 @@ def section(figures: list[Figures]) -> list[str]:
     return lines
 
 
+def keep(figures: list[Figures]) -> None:
+    """Growth of the time for a node, between the goal's sizes."""
+    of_a_node = {row["nodes"]: row["epoch_seconds"] / row["nodes"] for row in figures}
+    if {10_000, 5_000_000} <= of_a_node.keys():
+        goals.keep("growth", of_a_node[5_000_000] / of_a_node[10_000], 1)
+
+
 SIZES = Sizes(
     module="benchmarks.scale",
     file="scale",
@@ -85,6 +93,7 @@ SIZES = Sizes(
     train=trained,
     draw=draw,
     section=section,
+    keep=keep,
 )
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import goals
 from benchmarks.sizes import Figures, Sizes
 from benchmarks.wires import LINK, installed
 from veilgraph.protocol.job import JobSettings
@@ -88,6 +89,12 @@ def section(figures: list[Figures]) -> list[str]:
     return lines
 
 
+def keep(figures: list[Figures]) -> None:
+    """Seconds of whole jobs."""
+    for row in figures:
+        goals.keep(f"sealed {row['nodes']}", row["total_seconds"])
+
+
 SIZES = Sizes(
     module="benchmarks.sealed_scale",
     file="sealed-scale",
@@ -98,6 +105,7 @@ SIZES = Sizes(
     train=trained,
     draw=draw,
     section=section,
+    keep=keep,
 )
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ class Sizes:
         train: trains once in this process, into a folder; the figures.
         draw: a picture of the figures.
         section: a table of them, in Markdown.
+        keep: puts those with a goal into the history.
     """
 
     module: str
@@ -49,6 +50,7 @@ class Sizes:
     train: Callable[[JobSettings, int, Path], Figures]
     draw: Callable[[list[Figures], Path], None]
     section: Callable[[list[Figures]], list[str]]
+    keep: Callable[[list[Figures]], None]
 
     def main(self) -> None:
         """Measures every size, printing as it goes."""
@@ -65,6 +67,7 @@ class Sizes:
             figures.append(self._measure(nodes))
             print(json.dumps(figures[-1]), flush=True)
             (asked.out / f"{self.file}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        self.keep(figures)
         self.draw(figures, asked.out / f"{self.file}.svg")
         print("\n".join(self.section(figures)))
 
