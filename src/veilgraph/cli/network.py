@@ -418,7 +418,7 @@ def _print_waiting(kit: Kit, waiting: consent.Waiting) -> None:
 
 
 @command("dispute", "veilgraph net dispute bank shop server --root rootCA.pem --dealer fl.example.org", net, json=True)
-def dispute_command(folders: list[Path], root: Path, dealer: str = SERVER) -> None:
+def dispute_command(folders: list[Path], root: Path | None = None, dealer: str | None = None) -> None:
     """Run a training of a sealed job with disputes: true again, and name the party that deviated from it.
 
     Whoever runs this gets all of every party: its graph, what it put in, and the key of all that it drew. So every
@@ -426,10 +426,13 @@ def dispute_command(folders: list[Path], root: Path, dealer: str = SERVER) -> No
 
     Options:
         FOLDER... (folders): The folder dispute in each party's part of the run, the dealer's too.
-        --root rootCA.pem: The project's root certificate, from any kit.
-        --dealer NAME: Name in the dealer's certificate: the server's host, or the project's dealer.
+        --root rootCA.pem: The project's root certificate, from any kit. Default: none, for a run on one machine, whose
+            folders prove nothing to others.
+        --dealer NAME: With --root: name in the dealer's certificate, the server's host or the project's dealer.
     """
-    trust = Trust(load_roots(root), server_name=dealer)
+    if (root is None) != (dealer is None):
+        raise typer.BadParameter("give both, or neither for a run on one machine", param_hint="--root, --dealer")
+    trust = Trust() if root is None or dealer is None else Trust(load_roots(root), server_name=dealer)
     with messages().status("running the session again"):
         found = dispute.dispute([Evidence.read(folder) for folder in folders], trust)
     emit(plain(found))
@@ -442,5 +445,10 @@ def dispute_command(folders: list[Path], root: Path, dealer: str = SERVER) -> No
         ):
             if party in about:
                 echo(f"{party}: {words}{printable(about[party], 300)}")
+    if unseen := sum(found.unseen.values()):
+        echo(
+            f"not judged: {unseen} more messages, which nobody's evidence has. The session ended before them, or went on "
+            "later from a checkpoint, or who took them hides them. Predictions are never signed"
+        )
     if found.named:
         raise typer.Exit(FAILED)
