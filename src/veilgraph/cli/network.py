@@ -29,7 +29,6 @@ from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.text import printable
-from veilgraph.core.types import SERVER
 
 with deferred():
     from veilgraph.deploy import control, serve
@@ -253,8 +252,8 @@ def status_command(kit: Path, passphrase_file: PassphraseFile = None) -> None:
 
     echo(f"connected: {', '.join(found.connected) or 'nobody'}; {found.roles}")
     results().print(table(None, ("site", "is"), found.sites.items()))
-    jobs = ((job.job_id, job.name, job.status.lower().replace("_", " "), job.submitted, job.says) for job in found.jobs)
-    results().print(_table_with_ids(("job", "name", "status", "submitted", "newest"), jobs))
+    jobs = ((job.job_id, job.name, job.work, job.status, job.submitted, job.says) for job in found.jobs)
+    results().print(_table_with_ids(("job", "name", "work", "status", "submitted", "newest"), jobs))
 
 
 def _show_site_jobs(kit: Kit) -> None:
@@ -264,8 +263,8 @@ def _show_site_jobs(kit: Kit) -> None:
     for job in jobs:
         epoch = "" if job.epoch is None else f"{job.epoch}{'' if job.epochs is None else f' of {job.epochs}'}"
         quiet = "" if job.quiet_s is None or job.state != "running" else f"{job.quiet_s:.0f} s"
-        rows.append((job.job_id, job.name, job.state, epoch, quiet))
-    results().print(_table_with_ids(("job", "name", "is", "epoch", "silent for"), rows))
+        rows.append((job.job_id, job.title, job.work, job.state, epoch, quiet))
+    results().print(_table_with_ids(("job", "name", "work", "is", "epoch", "silent for"), rows))
     emit({"site": kit.name, "kind": kit.kind, "jobs": jobs})
 
 
@@ -409,7 +408,7 @@ def _print_waiting(kit: Kit, waiting: consent.Waiting) -> None:
     request, settings = waiting.request, waiting.request.settings
     going_on = ", going on with a run" if request.resume else ""
     echo(f"{request.job}: {settings.name}, {request.work}{going_on}, settings {settings.hash()[:12]}")
-    echo(f"  {kit.roles}")
+    echo(f"  {kit.roles.in_job(settings)}")
     for name, text in () if settings.record is None else settings.record.told():
         echo(f"  {name}: {' '.join(text.split())}")
     echo(f"  all settings: {kit.consent / consent.REQUESTS / f'{request.job}.json'}")
@@ -447,8 +446,8 @@ def dispute_command(folders: list[Path], root: Path | None = None, dealer: str |
                 echo(f"{party}: {words}{printable(about[party], 300)}")
     if unseen := sum(found.unseen.values()):
         echo(
-            f"not judged: {unseen} more messages, which nobody's evidence has. The session ended before them, or went on "
-            "later from a checkpoint, or who took them hides them. Predictions are never signed"
+            f"not judged: {unseen} more messages, which nobody's evidence has. The session ended before them, and may "
+            "have gone on from a checkpoint, or who took them hides them. Predictions are never signed"
         )
     if found.named:
         raise typer.Exit(FAILED)

@@ -40,6 +40,7 @@ class UnionModelSettings(SealedModelSettings):
 _WITHOUT: Final = {
     "release": "weights of a union stay in shares",
     "privacy": "a union adds no noise, and paradigm averaging does, with averaging.symbols or averaging.privacy",
+    "disputes": "a union's training cannot be run again by an auditor",
     "dealer_checks": "dealings of a union are not opened to be checked, and trust: majority needs no outsider to deal",
 }
 """What sealed jobs have and unions do not, and what is there in its place."""

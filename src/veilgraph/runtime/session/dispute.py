@@ -90,7 +90,9 @@ def dispute(evidence: Sequence[Evidence], trust: Trust) -> Verdict:
             if signers.has_signed(sender, receiver, tag, message):
                 signed[sender, receiver, tag] = message.digest
             else:
-                found.named.setdefault(receiver, f"it handed over {in_words(tag)} of {sender} without {sender}'s signature")
+                found.named.setdefault(
+                    receiver, f"it handed over {in_words(tag)} of {sender} without {sender}'s signature"
+                )
     # All parties compute on this machine, so each may take as many times as long.
     hub = MemoryHub(list(by_party), evidence[0].job.timeout_s * len(by_party))
     links = {party: _ComparingLink(hub.link(party), signed, found) for party in by_party}
