@@ -91,8 +91,8 @@ def predict_command(
         echo(f"wrote {len(records)} predictions to {out}")
     if unlikely := sum(each.count_unlikely() for each in found.values()):
         say(
-            f"{unlikely} of {len(records)} have a class that is not their likeliest: it is the network's own choice, and "
-            f"probabilities were calibrated since; a threshold for them: veilgraph report {run}"
+            f"{unlikely} of {len(records)} have a class that is not their likeliest: it is the network's own choice, "
+            f"and probabilities were calibrated since; a threshold for them: veilgraph report {run}"
         )
 
 

@@ -107,7 +107,7 @@ class _SealedSessions(AlignedSessions[SealedJob]):
         note = (
             f"counted for {context.sizes.max_degree:,} edges at a node: model.max_degree and tables do not say how many"
         )
-        return replace(costs, notes=[note])
+        return replace(costs, notes=[*costs.notes, note])
 
     def stated(self, job: SealedJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
         """Bounds of the sizes that a holder states in its hello, with labels also of rows, classes and named nodes."""
