@@ -17,7 +17,8 @@ from veilgraph.core.types import PartyId
 from veilgraph.tables.column_settings import NumericFeatures, beyond_own_row
 from veilgraph.tables.edges import Counts, EdgeTable, RemoteNodes, read_edges
 from veilgraph.tables.encode import count_nonzeros, fit_encoding, is_sparse
-from veilgraph.tables.nodes import FeatureColumn, FileDescription, NodeTable, other_columns, read_nodes
+from veilgraph.tables.joined import FileDescription
+from veilgraph.tables.nodes import FeatureColumn, NodeTable, other_columns, read_nodes
 from veilgraph.tables.settings import EdgeSettings, TableSettings, check_reaches
 from veilgraph.tables.source import MISSING, OTHER, Codes, Floats
 
