@@ -10,7 +10,8 @@ from typing_extensions import override
 
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.sealed.settings import SealedJob, SealedModelSettings
-from veilgraph.protocol.job import Duties, InputRules, JobSettings, job_of
+from veilgraph.protocol.facets import Duties, InputRules
+from veilgraph.protocol.job import JobSettings, job_of
 from veilgraph.protocol.preset import Choice, JobContent
 
 
