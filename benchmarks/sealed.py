@@ -22,7 +22,7 @@ import torch
 from benchmarks.step import DIM, pyg_ms
 from benchmarks.wires import LINK, installed
 from veilgraph.graph.dataset import load_parties
-from veilgraph.graph.partition import pool
+from veilgraph.graph.pooling import pool
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import RunOptions, train

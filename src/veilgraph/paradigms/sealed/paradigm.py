@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Final
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.partition import holder_alone, pool
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import holder_alone, pool
 from veilgraph.link.mailbox import SLACK_BYTES
 from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.functions import MOST_CLASSES
