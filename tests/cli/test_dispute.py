@@ -111,6 +111,12 @@ def test_a_training_on_one_machine_needs_no_certificates_and_has_none(kits: Mapp
     found = json.loads(veilgraph("net", "dispute", *folders.values(), "--json").stdout)
     assert (found["named"], found["unseen"]) == ({}, {})
     assert min(found["compared"].values()) > 3
+    tensors, facts = load_tensors(folders["B"] / EVIDENCE)
+    kept = {name: tensors[name][:-2].clone() for name in ("tags", "digests", "signatures")}
+    save_tensors(folders["B"] / EVIDENCE, tensors | kept, facts)
+    result = veilgraph("net", "dispute", *folders.values())
+    assert (result.exit_code, "DEVIATED" in result.stdout) == (0, False)
+    assert "not judged: 2 more messages" in result.stdout
 
 
 def test_a_key_that_another_party_wrote_in_its_place_is_refused(

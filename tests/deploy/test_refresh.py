@@ -115,9 +115,23 @@ def test_beside_a_session_that_answers_no_other_job_of_the_run_begins(
         submitted()
     assert f"job {'1' * 32} answers from this run" in str(error.value)
     assert sites.asked == []
-    sites.ask(SITES, 1.0, ask="stop", about="1" * 32)
+    ended = {"state": "stopped"}
+    known = sites.jobs
+    monkeypatch.setattr(
+        sites,
+        "jobs",
+        lambda *of: {name: [each.model_copy(update=ended) for each in told] for name, told in known(*of).items()},
+    )
     submitted()
-    assert sites.asked[1:] == [("run", work)]
+    assert sites.asked == [("run", work)]
+
+
+def test_who_submits_is_told_who_deals_in_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[str]()
+    monkeypatch.setattr(submitting, "administrator", lambda *_: nullcontext(Sites()))
+    for settings, roles in ((ONLINE, str(ROLES)), (CLOSED, "localhost relays and is party server")):
+        job_id = submitting.submit(KIT, settings, "train", resume=False, wait=False, report=said.append)
+        assert said.pop() == f"submitted fraud (train) as {job_id}; {roles}"
 
 
 def test_a_lost_session_goes_on_beside_what_is_left_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
