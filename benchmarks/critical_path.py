@@ -20,8 +20,8 @@ from benchmarks import memory, step
 from benchmarks.graphs import public, random_parties
 from benchmarks.turns import Moment, TurnLink, Turns
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import pool
 from veilgraph.mpc.ring import available_cores
 from veilgraph.protocol.job import JobSettings
 from veilgraph.runtime.launch.inputs import gather_inputs, save_inputs

@@ -23,7 +23,7 @@ from benchmarks import goals
 from benchmarks.step import DIM, pyg_ms
 from benchmarks.wires import LINK, installed
 from veilgraph.graph.dataset import load_parties
-from veilgraph.graph.partition import pool
+from veilgraph.graph.pooling import pool
 from veilgraph.protocol.costs import size_of
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job

@@ -16,8 +16,8 @@ from torch_geometric.nn import SAGEConv
 
 from benchmarks.graphs import public
 from benchmarks.traffic import step_bytes
-from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import pool
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job

@@ -27,8 +27,9 @@ from torch_geometric.data import Data
 from benchmarks.wires import LINK, installed
 from docs.pages import FIGURES
 from veilgraph.core.types import SERVER
-from veilgraph.graph.partition import POOLED, split_at_home
+from veilgraph.graph.partition import split_at_home
 from veilgraph.graph.party import PartyGraph, load_party, load_party_ids, pairs_once, save_party
+from veilgraph.graph.pooling import POOLED
 from veilgraph.protocol.costs import size_of
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job

@@ -22,8 +22,8 @@ from research.figures import Figures, shown
 from research.gap import gap_logits
 from research.gap_sets import EPSILONS, LEVELS, SETS, Set, bounded, job_of
 from research.gap_settings import settings_of
-from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import pool
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.paradigm import paradigm_of

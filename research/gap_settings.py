@@ -23,8 +23,8 @@ from docs.pages import figure_path
 from research.figures import Figures
 from research.gap import Gap, classified, encoded
 from research.gap_sets import LEVELS, SETS, Set, bounded, job_of
-from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import pool
 from veilgraph.privacy.settings import fitting_delta
 from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.paradigm import paradigm_of

@@ -11,7 +11,7 @@ import torch
 from research.ppgnn import ppgnn, two_stages
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.dataset import load_parts
-from veilgraph.graph.partition import HorizontalPart, pool_parts
+from veilgraph.graph.pooling import HorizontalPart, pool_parts
 from veilgraph.paradigms.horizontal.settings import HorizontalSettings, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork, counted_parts
 from veilgraph.protocol.job import JobSettings, TrainSettings

@@ -23,7 +23,8 @@ from veilgraph_averaging.settings import AveragingJob, averaging
 from docs.pages import figure_path
 from veilgraph.core.files import write_whole
 from veilgraph.graph.features import scale_together
-from veilgraph.graph.partition import HorizontalPart, split_by_label, split_by_nodes
+from veilgraph.graph.partition import split_by_label, split_by_nodes
+from veilgraph.graph.pooling import HorizontalPart
 from veilgraph.graph.settings import DATASETS, DataSettings, holder_names
 from veilgraph.paradigms.horizontal import twin as horizontal_baselines
 from veilgraph.paradigms.horizontal.settings import horizontal

@@ -25,8 +25,8 @@ from veilgraph_datasets.world import SHOP, TELECOM, PaymentsWorld, payments_worl
 
 from research.payments import ALARMS, ALL, TEST, recall_of
 from veilgraph.graph.features import scale_together
-from veilgraph.graph.partition import HorizontalPart, pool
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import HorizontalPart, pool
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork, parts_of
 from veilgraph.paradigms.vertical.twin import PlainNetwork

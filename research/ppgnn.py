@@ -28,8 +28,8 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import MASKS, SERVER
 from veilgraph.graph.features import compact
-from veilgraph.graph.partition import HorizontalPart
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import HorizontalPart
 from veilgraph.nn.layers import Adam, linear
 from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.paradigms.horizontal.network import HolderLayer, layer_widths

@@ -29,8 +29,8 @@ from veilgraph import __version__
 from veilgraph.comparison.plain import boosting
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
-from veilgraph.graph.partition import holder_alone
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import holder_alone
 from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job

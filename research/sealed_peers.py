@@ -35,8 +35,8 @@ from veilgraph import __version__
 from veilgraph.comparison.plain import PLAIN
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import PartyId
-from veilgraph.graph.partition import holder_alone, pool
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import holder_alone, pool
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.stacking import fit_stacking

@@ -32,8 +32,8 @@ from research.sealed_peers import chosen_logits
 from veilgraph import __version__
 from veilgraph.core.files import write_whole
 from veilgraph.core.secrets import system_secrets
-from veilgraph.graph.partition import holder_alone
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import holder_alone
 from veilgraph.paradigms.sealed.evidence import LabelKnowledge, with_votes
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from veilgraph.core.arguments import check_several, wrong_type
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
-from veilgraph.graph.partition import HorizontalPart, Knows, split_by_label, split_horizontally, split_vertically
+from veilgraph.graph.partition import Knows, split_by_label, split_horizontally, split_vertically
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import HorizontalPart
 from veilgraph.graph.settings import MAX_HOLDERS, holder_names
 
 if TYPE_CHECKING:  # seconds to import

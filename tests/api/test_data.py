@@ -7,7 +7,7 @@ from torch_geometric.data import Data
 import veilgraph as vg
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.graph.partition import pool_parts
+from veilgraph.graph.pooling import pool_parts
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,30 @@ def test_every_kit_knows_who_deals(kits: Mapping[str, Kit]) -> None:
         assert kit.roles == said
         assert kit.certified_names() == {SERVER: DEALER}, "what records are checked by"
     assert str(said) == "croupier deals, localhost relays and takes no part in jobs"
-    assert str(said.model_copy(update={"dealer": None})) == "localhost deals and relays"
+    alone = said.model_copy(update={"dealer": None})
+    assert str(alone) == "localhost deals and relays"
+    holders = {"holders": ["A", "B", "C"], "label_holder": "A"}
+    pair = {"holders": ["A", "B"], "label_holder": "A"}
+    for job, one, other in (
+        ({"paradigm": "sealed", "data": holders}, str(said), str(alone)),
+        (
+            {"paradigm": "sealed", "data": holders, "trust": "majority"},
+            "C deals, croupier is party server, localhost relays and takes no part in jobs",
+            "C deals, localhost relays and is party server",
+        ),
+        (
+            {"paradigm": "sealed", "data": pair, "trust": "nobody"},
+            "croupier is party server, localhost relays and takes no part in jobs",
+            "localhost relays and is party server",
+        ),
+        (
+            {"paradigm": "vertical", "data": pair},
+            "croupier is party server, localhost relays and takes no part in jobs",
+            "localhost relays and is party server",
+        ),
+    ):
+        settings = parse_job(job)
+        assert (said.in_job(settings), alone.in_job(settings)) == (one, other)
 
 
 @pytest.mark.cases(3)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.roles.federation import Settings, small_job, small_parties
-from veilgraph.graph.partition import POOLED, pool
+from veilgraph.graph.pooling import POOLED, pool
 from veilgraph.graph.rules import Relation
 from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated, pooled
 from veilgraph.protocol.plain_fitting import fit

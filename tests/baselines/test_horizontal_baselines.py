@@ -7,8 +7,9 @@ import torch
 from tests.paradigms.horizontal import job
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.features import choose_rows
-from veilgraph.graph.partition import HorizontalPart, split_horizontally
+from veilgraph.graph.partition import split_horizontally
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import HorizontalPart
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.twin import parts_of
 from veilgraph.protocol.paradigm import PARADIGMS

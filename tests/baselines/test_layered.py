@@ -13,7 +13,8 @@ from torch_geometric.data import Data
 from research.horizontal import separate
 from tests import nightly
 from veilgraph.graph.builtin import synthetic_data
-from veilgraph.graph.partition import HorizontalPart, pool_parts, positions, split_horizontally
+from veilgraph.graph.partition import split_horizontally
+from veilgraph.graph.pooling import HorizontalPart, pool_parts, positions
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.horizontal.network import UPDATES
 from veilgraph.paradigms.horizontal.settings import NOT_MONOTONE, HorizontalSettings

@@ -8,8 +8,8 @@ import torch
 from research.pooled_pyg import Cell, tuned
 from tests import nightly
 from tests.paradigms.sealed.programs import small_graphs
-from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import pool
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Objective
 

@@ -11,7 +11,7 @@ from tests import nightly
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.dataset import load_parts
-from veilgraph.graph.partition import HorizontalPart
+from veilgraph.graph.pooling import HorizontalPart
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 

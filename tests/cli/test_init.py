@@ -260,12 +260,15 @@ def test_who_protects_labels_over_tables_of_a_union_gets_symbols(tmp_path: Path)
         paid = {"payer": ["n1", "n2", "n3"], "payee": ["n2", "n3", "n4"], **whose}
         write(tmp_path / f"{party}-paid.csv", {name: list(values) for name, values in paid.items()})
         more = (str(tmp_path / f"{party}-paid.csv"), "--protect", "label", "--epsilon", "4", "--split", "random")
-        parties.append(tables(tmp_path, party, *more, classes=2))
+        accepts = ("--accept", "union") if party == "b" else ()
+        parties.append(tables(tmp_path, party, *more, *accepts, classes=2))
         text = parties[-1].read_text().replace("[..., ...]", "[c0, c1]")
         parties[-1].write_text(re.sub(r"  # (label:|  column:|  classes:|split:)", r"  \1", text))
     limits = read_party_settings(parties[0]).limits
     assert {"confirmed-edges", "trained-counterparts"} <= set(limits.leakage)
     assert (limits.max_epsilon, limits.epsilon_unit) == (4.0, "label")
+    wider = read_party_settings(parties[1]).limits.leakage
+    assert {*limits.leakage, "union-scores", "own-classes"} <= set(wider), "it accepts a union as well"
     out = tmp_path / "job.yaml"
     assert "refuses" not in init(*parties, "--protect", "label", "--epsilon", "4", "--out", out)
     job = yaml.safe_load(out.read_text())

@@ -178,18 +178,19 @@ def test_join_takes_a_kit_and_its_own_party_file(kits: Path, party: Path, tmp_pa
 def test_status_says_who_deals_and_who_is_there(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     roles = Kit.open(kits / "ops@example.org").roles.model_copy(update={"dealer": "notary"})
     sites: dict[str, control.State] = {"bank": "connected", "shop": "not connected", "notary": "connected"}
-    jobs = (control.JobStatus("1", "fraud", "running", "2026-01-01", "epoch 3", 3, 8),)
+    jobs = (control.JobStatus("1", "fraud", "answer", "running", "2026-01-01", "epoch 3", 3, 8),)
     monkeypatch.setattr(control, "status", lambda kit: control.ProjectStatus(sites, roles, jobs))
     said = veilgraph("net", "status", "--kit", kits / "ops@example.org").stdout
     deals = "notary deals, localhost relays and takes no part in jobs"
     assert f"connected: bank, notary; {deals}" in said
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines()]
     assert ["shop", "not connected"] in rows
+    assert ["1", "fraud", "answer", "running", "2026-01-01", "epoch 3"] in rows
     told = json.loads(veilgraph("net", "status", "--kit", kits / "ops@example.org", "--json").stdout)
     assert (told["project"], told["server"], told["dealer"]) == ("fraud", "localhost", "notary")
     assert told["sites"][1] == {"name": "shop", "state": "not connected"}
-    facts = {"job_id": "1", "name": "fraud", "status": "running", "submitted": "2026-01-01", "says": "epoch 3"}
-    assert told["jobs"] == [{**facts, "epoch": 3, "epochs": 8}]
+    facts = {"job_id": "1", "name": "fraud", "work": "answer", "status": "running", "submitted": "2026-01-01"}
+    assert told["jobs"] == [{**facts, "says": "epoch 3", "epoch": 3, "epochs": 8}]
     monkeypatch.setattr(control, "status", lambda kit: control.ProjectStatus({"shop": "not connected"}, roles, ()))
     assert f"connected: nobody; {deals}" in veilgraph("net", "status", "--kit", kits / "ops@example.org").stdout
 
@@ -200,7 +201,10 @@ def test_the_status_of_a_running_job_says_how_far_it_is(kits: Path, monkeypatch:
         return JobReport(job=job * 32, **told)
 
     said = {
-        "localhost": [word("1", epoch=10, epochs=40, says="shop waits for a person"), word("2", submitted=2.0)],
+        "localhost": [
+            word("1", work="train", epoch=10, epochs=40, says="shop waits for a person"),
+            word("2", work="predict", submitted=2.0),
+        ],
         "bank": [word("1"), word("2", state="failed", submitted=2.0)],
     }
     ops = SimpleNamespace(jobs=lambda *_: said)
@@ -210,6 +214,7 @@ def test_the_status_of_a_running_job_says_how_far_it_is(kits: Path, monkeypatch:
     failed, running = found.jobs
     assert (running.epoch, running.epochs, running.says) == (10, 40, "shop waits for a person")
     assert (failed.job_id, failed.status, failed.says) == ("2" * 32, "failed", "")
+    assert (running.work, failed.work) == ("train", "predict")
 
 
 def test_the_status_of_a_sites_own_jobs_asks_nobody(
@@ -220,14 +225,14 @@ def test_the_status_of_a_sites_own_jobs_asks_nobody(
     job_id = "1" * 32
     folder = bank / "jobs" / job_id
     folder.mkdir(parents=True)
-    (folder / "meta.json").write_text(json.dumps({"name": "scores", "submitted": 1.5}))
+    (folder / "meta.json").write_text(json.dumps({"name": "scores", "work": "predict", "submitted": 1.5}))
     Outcome(failure=Failure(kind="DataError")).write(folder)
     said = ("INFO - training begins after epoch 0", "INFO - epoch 10 of at most 40", "ERROR - {}")
     (folder / "log.txt").write_text("".join(f"2026-01-31 04:00:12,345 - veilgraph - {line}\n" for line in said))
     shown = veilgraph("net", "status", "--kit", bank).stdout
     assert "bank: 0 of 1 jobs run" in shown
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines()]
-    assert [job_id, "scores", "failed", "10 of 40", ""] in rows
+    assert [job_id, "scores", "predict", "failed", "10 of 40", ""] in rows
     told = json.loads(veilgraph("net", "status", "--kit", bank, "--json").stdout)
     assert (told["site"], told["kind"]) == ("bank", "holder")
     (job,) = told["jobs"]
@@ -432,7 +437,7 @@ def test_the_person_at_a_site_sees_and_answers(kits: Path, monkeypatch: pytest.M
         seen = veilgraph("net", "consent", "--kit", kits / "shop").stdout
         assert "3f2a: job, predict, going on with a run, settings " in seen
         assert "reveals output-embeddings: The label holder sees" in seen
-        assert "localhost deals and relays" in seen
+        assert "localhost relays and is party server" in seen
         assert "  purpose: to find fraud\n" in seen
         assert f"approve it with: veilgraph net consent approve 3f2a --kit {kits / 'shop'}" in seen
         told_of = json.loads(veilgraph("net", "consent", "--kit", kits / "shop", "--json").stdout)

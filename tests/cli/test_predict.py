@@ -8,6 +8,7 @@ import torch
 
 from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
+from veilgraph.nn.calibration import Calibration
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Predicted
 from veilgraph.runtime.store.predictions import csv_of_holders, load_by_holder, save_predictions
@@ -67,6 +68,25 @@ def test_classes_have_the_names_that_any_holder_knows(tmp_path: Path) -> None:
         "A,A1,yes,0.250000,0.750000",
         "B,B1,yes,0.250000,0.750000",
     ]
+
+
+@pytest.mark.parametrize(("calibration", "unlikely"), [(Calibration(1.0, (0.0, -1.0)), 1), (None, 0)])
+def test_a_class_that_is_not_the_likeliest_is_explained_beside_it(
+    tmp_path: Path, calibration: Calibration | None, unlikely: int
+) -> None:
+    """On standard error, so that what is printed stays a table."""
+    run = RunDirectory.create(tmp_path / "run", parse_job({"data": {"holders": ["A", "B"], "label_holder": "A"}}))
+    store = run.party("A")
+    save_tensors(store.model_path, {"w": torch.zeros(1)}, {})
+    chances = torch.tensor([[0.4, 0.6], [0.1, 0.9], [0.9, 0.1], [0.9, 0.1]])
+    save_predictions(store, Predicted(chances), [*"wxyz"], ["no", "yes"], calibration=calibration)
+    (run.path / "summary.json").write_text('{"nodes": 4}')
+    found = veilgraph("predict", run.path)
+    assert [row["class"] for row in rows(found.stdout)] == ["yes", "yes", "no", "no"]
+    assert (float(rows(found.stdout)[0]["p_yes"]) < 0.5) == (unlikely == 1)
+    assert (f"{unlikely} of 4 have a class" in found.stderr) == (unlikely > 0)
+    assert found.stderr.count("likeliest") == unlikely
+    assert "likeliest" not in veilgraph("predict", run.path, "--ids", "x,y").stderr
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"[1, 2]", b'[["a", 1]]', b"{", b""])

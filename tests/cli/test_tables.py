@@ -68,7 +68,9 @@ def test_check_shows_a_party_file(tables: Path) -> None:
     assert "privacy.delta=0.1 with 320 common nodes" in refused.stderr
 
 
-def test_a_training_refused_before_data_are_sent_leaves_nothing(tables: Path, tmp_path: Path) -> None:
+def test_a_training_refused_before_data_are_sent_leaves_nothing(
+    tables: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     copied = Path(shutil.copytree(tables, tmp_path / "tables"))
     options = ("--set", f"data.parties.A={copied}/A/party.yaml", "--set", f"data.parties.B={copied}/B/party.yaml")
     nodes = copied / "B" / "nodes.csv"
@@ -79,12 +81,14 @@ def test_a_training_refused_before_data_are_sent_leaves_nothing(tables: Path, tm
         assert said.exit_code == 1
         assert "nodes.csv" in said.stderr
         assert not (tmp_path / "run").exists()
+        assert not caplog.messages
     shutil.copy(tables / "B" / "nodes.csv", nodes)
     party = copied / "B" / "party.yaml"
     limits = yaml.safe_dump({"limits": {"leakage": [*all_revelations()], "min_common_nodes": 9999}})
     party.write_text(party.read_text(encoding="utf-8") + limits, encoding="utf-8")
     said = veilgraph("train", copied / "job.yaml", "--out", tmp_path / "run", *SHORT, *options)
     assert "limits.min_common_nodes" in said.stderr
+    assert any(f"{tmp_path / 'run'} records what parties had sent" in each for each in caplog.messages)
     assert (tmp_path / "run" / "parties" / "B" / "disclosures.jsonl").is_file(), "ids were compared by then"
 
 

@@ -31,8 +31,9 @@ from veilgraph.comparison.plain import PLAIN, boosting
 from veilgraph.comparison.study import Numbers, Study, compare_job
 from veilgraph.comparison.ways import nodes_of_test, ways
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.graph.partition import POOLED, holder_alone, pool, split_at_home
+from veilgraph.graph.partition import split_at_home
 from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.graph.pooling import POOLED, holder_alone, pool
 from veilgraph.graph.rules import Relation
 from veilgraph.paradigms.sealed.inputs import own_data
 from veilgraph.paradigms.sealed.program import logits_of

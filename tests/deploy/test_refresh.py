@@ -11,11 +11,13 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
+from tests.errors import refused
 from veilgraph.cli import app
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import PartyId
 from veilgraph.deploy import control
 from veilgraph.deploy import submit as submitting
+from veilgraph.deploy.failures import Failure
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.progress import STATES, JobReport
 from veilgraph.deploy.roles import Roles
@@ -81,7 +83,7 @@ def test_a_session_that_answers_is_stopped_and_a_new_one_follows(monkeypatch: py
 
 def test_without_a_session_one_begins_and_jobs_that_open_at_once_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refreshed(Sites(), ONLINE, monkeypatch) == [("run", "predict"), ("run", "answer")]
-    sites = Sites(("fraud", "answer"))
+    sites = Sites(("other", "answer"))
     assert refreshed(sites, CLOSED, monkeypatch) == [("run", "predict")]
 
 
@@ -96,6 +98,56 @@ def test_where_the_prediction_is_refused_the_one_before_is_answered_from(monkeyp
     with pytest.raises(RunError, match=r"consent\.jobs=1 is used up"):
         refreshed(sites, ONLINE, monkeypatch)
     assert ("run", "answer") not in sites.asked, "none was there before"
+
+
+@pytest.mark.parametrize("work", ["answer", "predict", "train"])
+def test_beside_a_session_that_answers_no_other_job_of_the_run_begins(
+    work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sites would wait for the run, and fail with words in their own logs alone."""
+    sites = Sites(("other", "answer"), ("fraud", "answer"))
+    monkeypatch.setattr(submitting, "administrator", lambda *_: nullcontext(sites))
+
+    def submitted() -> None:
+        submitting.submit(KIT, ONLINE, cast("SiteWork", work), resume=False, wait=False, report=lambda _: None)
+
+    with refused(RunError, code="in-use") as error:
+        submitted()
+    assert f"job {'1' * 32} answers from this run" in str(error.value)
+    assert sites.asked == []
+    ended = {"state": "stopped"}
+    known = sites.jobs
+    monkeypatch.setattr(
+        sites,
+        "jobs",
+        lambda *of: {name: [each.model_copy(update=ended) for each in told] for name, told in known(*of).items()},
+    )
+    submitted()
+    assert sites.asked == [("run", work)]
+
+
+def test_who_submits_is_told_who_deals_in_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[str]()
+    monkeypatch.setattr(submitting, "administrator", lambda *_: nullcontext(Sites()))
+    for settings, roles in ((ONLINE, str(ROLES)), (CLOSED, "localhost relays and is party server")):
+        job_id = submitting.submit(KIT, settings, "train", resume=False, wait=False, report=said.append)
+        assert said.pop() == f"submitted fraud (train) as {job_id}; {roles}"
+
+
+def test_a_lost_session_goes_on_beside_what_is_left_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    sites, lost = Sites(), Failure(kind="PeerFailed", lost="shop")
+    told: list[dict[str, Any]] = [{}, {"state": "failed", "failure": lost}, {"state": "running"}, {"state": "done"}]
+
+    def jobs(names: Sequence[PartyId], _within_s: float) -> dict[PartyId, list[JobReport]]:
+        said = told.pop(0)
+        return {name: [each.model_copy(update=said) for each in of] for name, of in known(names, 0.0).items()}
+
+    known = sites.jobs
+    monkeypatch.setattr(sites, "jobs", jobs)
+    monkeypatch.setattr(submitting, "administrator", lambda *_: nullcontext(sites))
+    submitting.submit(KIT, ONLINE, "answer", resume=False, wait=True, report=lambda _: None, retries=1)
+    assert sites.asked == [("run", "answer")] * 2
+    assert told == []
 
 
 def test_a_session_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,7 +199,7 @@ def test_without_a_session_there_is_an_answer_for_what_was_opened_alone(
         assert chances(caller.predict("C4", "C2")[1]) == {"C4": 1.0, "C2": 0.5}
         status, refusal = caller.predict("C4", "C1")
         assert status == 503
-        assert "--work answer" in refusal["detail"]
+        assert "--work refresh" in refusal["detail"]
         with opened_by(store, Opens()):
             assert chances(caller.predict("C4", "C1")[1]) == {"C4": 1.0, "C1": 0.75}
         assert chances(caller.predict("C1")[1]) == {"C1": 0.75}, "from memory"

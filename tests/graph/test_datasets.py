@@ -16,8 +16,8 @@ from tests.errors import refused
 from veilgraph.core.errors import DataError
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.dataset import data_root, load_for_learner, load_parties, load_parts
-from veilgraph.graph.partition import pool
 from veilgraph.graph.party import save_party
+from veilgraph.graph.pooling import pool
 from veilgraph.graph.settings import DataSettings
 
 DATA = os.environ.get("VEILGRAPH_DATA")

@@ -13,13 +13,8 @@ from tests.errors import refused
 from veilgraph.core.errors import DataError
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.features import compact
-from veilgraph.graph.partition import (
-    pool_parts,
-    split_by_label,
-    split_by_nodes,
-    split_horizontally,
-    without_duplicates,
-)
+from veilgraph.graph.partition import split_by_label, split_by_nodes, split_horizontally
+from veilgraph.graph.pooling import pool_parts, without_duplicates
 
 NAMES = ("A", "B", "C", "D", "E")
 MASKS = ("train_mask", "val_mask", "test_mask")

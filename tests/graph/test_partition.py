@@ -9,8 +9,9 @@ from tests.errors import refused
 from veilgraph.core.errors import DataError
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.features import compact, scale_features, scale_together
-from veilgraph.graph.partition import pool, split_for_learner, split_vertically
+from veilgraph.graph.partition import split_for_learner, split_vertically
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import pool
 from veilgraph.nn.propagate import Adjacency
 
 NAMES = ["A", "B", "C"]

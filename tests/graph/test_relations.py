@@ -14,8 +14,8 @@ from torch_geometric.transforms import AddMetaPaths
 import veilgraph as vg
 from tests.errors import refused
 from veilgraph.core.errors import DataError
-from veilgraph.graph.partition import HorizontalPart, pool, without_duplicates
 from veilgraph.graph.party import PartyGraph, load_party, save_party
+from veilgraph.graph.pooling import HorizontalPart, pool, without_duplicates
 from veilgraph.graph.rules import Relation
 
 CALLS, PAYS = Relation("calls"), Relation("pays", hops=1)

@@ -23,7 +23,7 @@ from veilgraph.protocol.job_file import read_job
 from veilgraph.report.page import page_html
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.run_directory import RunDirectory
-from veilgraph.tables.describe import PROFILES, Drift, Profile, drifted, profiles
+from veilgraph.tables.drift import PROFILES, Drift, Profile, drifted, profiles
 from veilgraph.tables.edges import read_edges
 from veilgraph.tables.nodes import read_nodes
 

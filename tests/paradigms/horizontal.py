@@ -13,8 +13,8 @@ from tests.paradigms.runs import lasting, lasting_summary
 from tests.roles.federation import Settings, merge
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.dataset import load_parts
-from veilgraph.graph.partition import HorizontalPart
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import HorizontalPart
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import TrainResult

@@ -13,8 +13,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.samples.organisations import export_dataset
-from veilgraph.tables import edges, nodes
-from veilgraph.tables import nodes as joining
+from veilgraph.tables import edges, joined, nodes
 from veilgraph.tables.source import column_names, stream
 
 ONE_EPOCH: Settings = {"train": {"epochs": 1}}
@@ -33,7 +32,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    for module in (joining, edges):
+    for module in (joined, edges):
         monkeypatch.setattr(module, "stream", counted(stream, ""))
     monkeypatch.setattr(nodes, "column_names", counted(column_names, ":header"))
     return found
@@ -56,11 +55,15 @@ def vertical_tables(folder: Path) -> dict[str, Path]:
 
 
 @nightly
-def test_tables_that_have_changed_are_parsed_once_to_predict(tmp_path: Path, parsed: Counter[str]) -> None:
+def test_tables_that_have_changed_are_parsed_to_predict_and_ids_once_before(
+    tmp_path: Path, parsed: Counter[str]
+) -> None:
+    """Before they align, all say whether they have new ids."""
     tables = vertical_tables(tmp_path / "tables")
     run = train(over(tables), tmp_path / "run")
     with (tables["A"].parent / "nodes.csv").open("a", encoding="utf-8") as file:
         file.write("\n")
     parsed.clear()
     predict(run.path)
-    assert parsed == once("nodes.csv", "nodes.csv:header", "edges.csv")
+    of_nodes = once("nodes.csv", "nodes.csv:header")
+    assert parsed == {**{name: 2 * count for name, count in of_nodes.items()}, **once("edges.csv")}

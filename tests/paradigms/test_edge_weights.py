@@ -17,8 +17,8 @@ from veilgraph_node_dp.sums import pair_matrix
 from research.local_private import LocalPrivateNetwork
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.graph.partition import HorizontalPart, pool, pool_parts
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import HorizontalPart, pool, pool_parts
 from veilgraph.nn.combine import COMBINES
 from veilgraph.nn.local.model import LOCAL_MODELS
 from veilgraph.paradigms.horizontal.settings import HorizontalSettings

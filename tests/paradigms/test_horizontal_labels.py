@@ -40,8 +40,8 @@ from veilgraph.audit.attack import load_view
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, Kind
-from veilgraph.graph.partition import HorizontalPart
 from veilgraph.graph.party import PartyGraph, load_party
+from veilgraph.graph.pooling import HorizontalPart
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.privacy.randomised_response import LabelResponse

@@ -21,7 +21,7 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.dataset import load_parts
-from veilgraph.graph.partition import HorizontalPart
+from veilgraph.graph.pooling import HorizontalPart
 from veilgraph.paradigms.horizontal import paradigm as horizontal_inputs
 from veilgraph.paradigms.horizontal.network import layer_widths
 from veilgraph.paradigms.horizontal.settings import horizontal

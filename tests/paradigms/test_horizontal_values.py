@@ -24,8 +24,8 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.dataset import load_parts
-from veilgraph.graph.partition import HorizontalPart
 from veilgraph.graph.party import PartyGraph, load_party
+from veilgraph.graph.pooling import HorizontalPart
 from veilgraph.graph.settings import PartitionSettings
 from veilgraph.link.view import Message
 from veilgraph.protocol.job import JobSettings

@@ -10,7 +10,8 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.builtin import synthetic_data
-from veilgraph.graph.partition import HorizontalPart, split_horizontally
+from veilgraph.graph.partition import split_horizontally
+from veilgraph.graph.pooling import HorizontalPart
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.paradigms.horizontal.roles import HorizontalHolder, HorizontalServer
 from veilgraph.protocol.job import JobSettings

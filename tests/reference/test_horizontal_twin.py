@@ -16,7 +16,7 @@ from tests.reference.horizontal import federate, job, parts_of
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId
-from veilgraph.graph.partition import HorizontalPart, pool_parts
+from veilgraph.graph.pooling import HorizontalPart, pool_parts
 from veilgraph.link.view import Message
 from veilgraph.paradigms.horizontal.roles import HorizontalHolder, HorizontalServer
 from veilgraph.paradigms.horizontal.settings import horizontal as horizontal_of

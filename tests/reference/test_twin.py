@@ -18,7 +18,7 @@ from tests.roles.federation import (
     small_job,
     small_parties,
 )
-from veilgraph.graph.partition import POOLED, pool
+from veilgraph.graph.pooling import POOLED, pool
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 
 COMBINES = [

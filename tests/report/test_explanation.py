@@ -15,8 +15,9 @@ from tests.errors import refused
 from tests.report.tables_run import IDS, made_run, model
 from veilgraph.api.runs import Run
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.graph.partition import POOLED, split_at_home
+from veilgraph.graph.partition import split_at_home
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import POOLED
 from veilgraph.nn.calibration import Calibration
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Predicted

@@ -19,6 +19,7 @@ from veilgraph.graph.party import load_party, save_party
 from veilgraph.nn.calibration import Calibration
 from veilgraph.protocol.judge import Predicted
 from veilgraph.report.outcomes import ALL, OutcomeTable, watch
+from veilgraph.report.tables import NOTHING
 from veilgraph.runtime.store.predictions import save_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -112,6 +113,16 @@ def test_alarms_are_of_the_newest_month_alone(made: Path, tmp_path: Path) -> Non
     found = watch([run], outcomes(tmp_path / "o.csv", EVERY))
     assert [each.is_off for each in found.watched][:3] == [True, False, False]
     assert found.alarms() == []
+
+
+def test_a_month_of_one_class_has_no_figures_and_the_table_says_none(made: Path, tmp_path: Path) -> None:
+    run = model(made, tmp_path / "champion", scores(1.0))
+    rows = [each for each in EVERY if each[1] == "no" or not each[2].startswith("2026-01")]
+    table = watch([run], outcomes(tmp_path / "o.csv", rows)).table()
+    cells = [[str(cell) for cell in column.cells] for column in table.columns]
+    assert [column[0] for column in cells[-3:]] == [NOTHING] * 3
+    assert not any("nan" in cell for column in cells for cell in column)
+    assert all(column[1] != NOTHING for column in cells[-3:])
 
 
 def test_what_any_model_was_trained_on_is_left_out_of_all(made: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from veilgraph.api.fit import Job, fit, settings_of
 from veilgraph.core.arguments import check_several, wrong_type
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.types import PartyId
-from veilgraph.graph.rules import check_one_graph
+from veilgraph.graph.pyg_data import check_one_graph
 from veilgraph.runtime.launch.inputs import GivenIds, GivenParties
 from veilgraph.runtime.store.lifetime import GivenLedgers
 from veilgraph.runtime.store.predictions import Predictions

@@ -32,8 +32,8 @@ from veilgraph.core.settings import Registry
 from veilgraph.core.tensor_file import load_tensors
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.features import is_sparse, to_numbers, to_scipy
-from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph, load_party
+from veilgraph.graph.pooling import pool
 from veilgraph.link.view import read_view
 from veilgraph.protocol.evidence import Evidence, Sort, evidence_of, source_of
 from veilgraph.protocol.figures import LOSS

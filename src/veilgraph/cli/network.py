@@ -29,7 +29,6 @@ from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.text import printable
-from veilgraph.core.types import SERVER
 
 with deferred():
     from veilgraph.deploy import control, serve
@@ -253,8 +252,8 @@ def status_command(kit: Path, passphrase_file: PassphraseFile = None) -> None:
 
     echo(f"connected: {', '.join(found.connected) or 'nobody'}; {found.roles}")
     results().print(table(None, ("site", "is"), found.sites.items()))
-    jobs = ((job.job_id, job.name, job.status.lower().replace("_", " "), job.submitted, job.says) for job in found.jobs)
-    results().print(_table_with_ids(("job", "name", "status", "submitted", "newest"), jobs))
+    jobs = ((job.job_id, job.name, job.work, job.status, job.submitted, job.says) for job in found.jobs)
+    results().print(_table_with_ids(("job", "name", "work", "status", "submitted", "newest"), jobs))
 
 
 def _show_site_jobs(kit: Kit) -> None:
@@ -264,8 +263,8 @@ def _show_site_jobs(kit: Kit) -> None:
     for job in jobs:
         epoch = "" if job.epoch is None else f"{job.epoch}{'' if job.epochs is None else f' of {job.epochs}'}"
         quiet = "" if job.quiet_s is None or job.state != "running" else f"{job.quiet_s:.0f} s"
-        rows.append((job.job_id, job.name, job.state, epoch, quiet))
-    results().print(_table_with_ids(("job", "name", "is", "epoch", "silent for"), rows))
+        rows.append((job.job_id, job.title, job.work, job.state, epoch, quiet))
+    results().print(_table_with_ids(("job", "name", "work", "is", "epoch", "silent for"), rows))
     emit({"site": kit.name, "kind": kit.kind, "jobs": jobs})
 
 
@@ -409,7 +408,7 @@ def _print_waiting(kit: Kit, waiting: consent.Waiting) -> None:
     request, settings = waiting.request, waiting.request.settings
     going_on = ", going on with a run" if request.resume else ""
     echo(f"{request.job}: {settings.name}, {request.work}{going_on}, settings {settings.hash()[:12]}")
-    echo(f"  {kit.roles}")
+    echo(f"  {kit.roles.in_job(settings)}")
     for name, text in () if settings.record is None else settings.record.told():
         echo(f"  {name}: {' '.join(text.split())}")
     echo(f"  all settings: {kit.consent / consent.REQUESTS / f'{request.job}.json'}")
@@ -418,7 +417,7 @@ def _print_waiting(kit: Kit, waiting: consent.Waiting) -> None:
 
 
 @command("dispute", "veilgraph net dispute bank shop server --root rootCA.pem --dealer fl.example.org", net, json=True)
-def dispute_command(folders: list[Path], root: Path, dealer: str = SERVER) -> None:
+def dispute_command(folders: list[Path], root: Path | None = None, dealer: str | None = None) -> None:
     """Run a training of a sealed job with disputes: true again, and name the party that deviated from it.
 
     Whoever runs this gets all of every party: its graph, what it put in, and the key of all that it drew. So every
@@ -426,10 +425,13 @@ def dispute_command(folders: list[Path], root: Path, dealer: str = SERVER) -> No
 
     Options:
         FOLDER... (folders): The folder dispute in each party's part of the run, the dealer's too.
-        --root rootCA.pem: The project's root certificate, from any kit.
-        --dealer NAME: Name in the dealer's certificate: the server's host, or the project's dealer.
+        --root rootCA.pem: The project's root certificate, from any kit. Default: none, for a run on one machine, whose
+            folders prove nothing to others.
+        --dealer NAME: With --root: name in the dealer's certificate, the server's host or the project's dealer.
     """
-    trust = Trust(load_roots(root), server_name=dealer)
+    if (root is None) != (dealer is None):
+        raise typer.BadParameter("give both, or neither for a run on one machine", param_hint="--root, --dealer")
+    trust = Trust() if root is None or dealer is None else Trust(load_roots(root), server_name=dealer)
     with messages().status("running the session again"):
         found = dispute.dispute([Evidence.read(folder) for folder in folders], trust)
     emit(plain(found))
@@ -442,5 +444,10 @@ def dispute_command(folders: list[Path], root: Path, dealer: str = SERVER) -> No
         ):
             if party in about:
                 echo(f"{party}: {words}{printable(about[party], 300)}")
+    if unseen := sum(found.unseen.values()):
+        echo(
+            f"not judged: {unseen} more messages, which nobody's evidence has. The session ended before them, and may "
+            "have gone on from a checkpoint, or who took them hides them. Predictions are never signed"
+        )
     if found.named:
         raise typer.Exit(FAILED)

@@ -31,6 +31,7 @@ class JobStatus:
 
     job_id: str
     name: str
+    work: str
     status: str
     submitted: str
     says: str = ""
@@ -86,6 +87,7 @@ def _job_status(job_id: str, words: Sequence[JobReport]) -> JobStatus:
     return JobStatus(
         job_id,
         next((each.name for each in words if each.name), ""),
+        next((each.work for each in words if each.work), ""),
         state,
         f"{datetime.fromtimestamp(min(each.submitted for each in words), UTC):%Y-%m-%dT%H:%M:%S}",
         told.says if told and state == "running" else "",

@@ -55,6 +55,7 @@ class SiteJob:
 
     Attributes:
         name: the job's own; empty where it is not known, and of a check, which has no run.
+        work: what was submitted, as train or predict; empty where it is not known.
         state: of this site's part of it.
         submitted: when, in seconds since 1970; 0 where it is not known.
         epoch: the newest that its log says it has reached, of ``epochs``; None before the first, or without a training.
@@ -70,6 +71,7 @@ class SiteJob:
     epochs: int | None = None
     quiet_s: float | None = None
     title: str = ""
+    work: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,7 @@ class SiteJobs:
             last,
             None if grown is None else max(0.0, time.time() - grown),
             name if re.fullmatch(NAME_PATTERN, name.removesuffix(CHECK)) else "",
+            work if isinstance(work := facts.get("work"), str) else "",
         )
         if state in ("done", "failed"):
             self._ended[folder.name] = job

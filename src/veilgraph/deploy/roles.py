@@ -19,9 +19,10 @@ from pydantic import Field, ValidationError
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import os_errors_as, write_whole
 from veilgraph.core.settings import Exact, Settings
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import SERVER, PartyId
 from veilgraph.link.channel import length_prefixed
 from veilgraph.link.identity import PrivateKey, check_signature, load_roots, sign
+from veilgraph.protocol.job import JobSettings
 
 ROLES: Final = "roles.json"
 """In a kit's ``startup``."""
@@ -52,6 +53,15 @@ class Roles(Settings):
         if self.dealer is None:
             return f"{self.server} deals and relays"
         return f"{self.dealer} deals, {self.server} relays and takes no part in jobs"
+
+    def in_job(self, job: JobSettings) -> str:
+        """Say who deals in a job, if anybody is known to, and who relays."""
+        if (dealing := job.duties.dealing) == SERVER:
+            return str(self)
+        relays = f"{self.server} relays and is party {SERVER}"
+        if self.dealer is not None:
+            relays = f"{self.dealer} is party {SERVER}, {self.server} relays and takes no part in jobs"
+        return relays if dealing is None else f"{dealing} deals, {relays}"
 
 
 class _Signed(Exact):

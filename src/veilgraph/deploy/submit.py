@@ -53,7 +53,8 @@ def submit(
     check_names(settings)
     for retry in range(retries + 1):
         try:
-            return _submit(kit, settings, work, resume=resume, wait=wait, report=report, connect_s=connect_s)
+            options: dict[str, Any] = {"resume": resume, "wait": wait, "report": report, "connect_s": connect_s}
+            return _submit(kit, settings, work, **options, again=retry > 0)
         except CONSEQUENCES as error:
             if retry == retries:
                 raise
@@ -93,9 +94,7 @@ def _stop_answers(kit: Kit, settings: JobSettings, report: Report, connect_s: fl
     sites, deadline, stopped = sites_of(settings, kit.roles), time.monotonic() + _END_S, set[str]()
     with administrator(kit, connect_s) as ops:
         while True:
-            said = chain.from_iterable(ops.jobs(sites, _ANSWER_S).values())
-            named = (job for job in said if job.name == settings.name and job.work == "answer")
-            running = {job.job for job in named if job.state == "running"}
+            running = _answering(ops.jobs(sites, _ANSWER_S), settings)
             for job_id in running - stopped:
                 report(f"{job_id[:8]}: answers from the prediction before; stopping it")
                 ops.ask(sites, _ANSWER_S, ask="stop", about=job_id)
@@ -110,16 +109,39 @@ def _stop_answers(kit: Kit, settings: JobSettings, report: Report, connect_s: fl
             time.sleep(_POLL_S)
 
 
+def _answering(said: Mapping[PartyId, Sequence[JobReport]], settings: JobSettings) -> set[str]:
+    """Ids of a job's sessions that answer at some site."""
+    named = (job for job in chain.from_iterable(said.values()) if job.name == settings.name and job.work == "answer")
+    return {job.job for job in named if job.state == "running"}
+
+
 def _submit(
-    kit: Kit, settings: JobSettings, work: SiteWork, *, resume: bool, wait: bool, report: Report, connect_s: float
+    kit: Kit,
+    settings: JobSettings,
+    work: SiteWork,
+    *,
+    resume: bool,
+    wait: bool,
+    report: Report,
+    connect_s: float,
+    again: bool,
 ) -> str:
-    """Submit a job once; arguments and errors as ``submit``."""
+    """Submit a job once; arguments and errors as ``submit``.
+
+    ``again``: the same session was lost, and may still be ending at a site, which waits for that.
+    """
     roles = kit.roles
     sites = sites_of(settings, roles)
     with administrator(kit, connect_s) as ops:
         said = ops.jobs(sites, connect_s)
         if missing := [site for site in sites if site not in said]:
             raise not_connected(missing, roles)
+        if not again and (answering := _answering(said, settings)):
+            raise RunError(
+                f"{settings.name}: job {min(answering)} answers from this run, and no other job can use it meanwhile; "
+                "have it answer from a new prediction with --work refresh, or end it with: veilgraph net stop",
+                code="in-use",
+            )
         job_id, job = secrets.token_hex(16), settings.model_dump(mode="json")
         answers = ops.ask(sites, _ANSWER_S, id=job_id, ask="run", job=job, work=work, resume=resume)
         refusals = [f"{site}: {answer.refuses}" for site, answer in answers.items() if answer.refuses]
@@ -129,7 +151,7 @@ def _submit(
             if refusals:
                 raise RunError(f"job {job_id} was not begun: {'; '.join(refusals)}")
             raise _lost_error(job_id, [site for site in sites if site not in answers], roles)
-        report(f"submitted {settings.name} ({work}) as {job_id}; {roles}")
+        report(f"submitted {settings.name} ({work}) as {job_id}; {roles.in_job(settings)}")
         if wait:
             _await_end(ops, job_id, report, sites, roles)
     return job_id

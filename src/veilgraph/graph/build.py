@@ -17,7 +17,7 @@ from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.partition import append_others
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import DTYPE, Relation, are_told_apart
-from veilgraph.tables.describe import Profile, profiles
+from veilgraph.tables.drift import Profile, profiles
 from veilgraph.tables.edges import EdgeTable, RemoteNodes, read_edges
 from veilgraph.tables.encode import FeatureEncoding, Scaling, encode
 from veilgraph.tables.nodes import NodeTable, read_nodes

@@ -20,6 +20,7 @@ from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph import partition
 from veilgraph.graph.features import scale_features, scale_together
 from veilgraph.graph.party import PartyGraph, check_federation, checked_ids, load_party, load_party_ids
+from veilgraph.graph.pooling import POOLED, HorizontalPart
 from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.tables.nodes import draw_splits
 from veilgraph.tables.settings import SplitFractions
@@ -87,7 +88,7 @@ class DataSet:
             num_classes=self.classes(settings),
         )
 
-    def parts(self, data: Data, settings: DataSettings, seed: int) -> list[partition.HorizontalPart]:
+    def parts(self, data: Data, settings: DataSettings, seed: int) -> list[HorizontalPart]:
         """The holders' parts of ``whole``, with the job's split, in the settings' order, unscaled; or ``DataError``."""
         how, names = settings.partition, settings.names
         if how.by == "edges":
@@ -101,7 +102,7 @@ class DataSet:
 
         Nodes are dealt evenly. Features are unscaled. Raises ``DataError``: data breaks a party's rule.
         """
-        whole = PartyGraph.from_data(partition.POOLED, data, self.classes(settings))
+        whole = PartyGraph.from_data(POOLED, data, self.classes(settings))
         home = partition.deal_nodes(whole, len(settings.names), torch.Generator().manual_seed(seed))
         return partition.split_at_home(whole, settings.names, home)
 
@@ -119,7 +120,7 @@ class DataSet:
         return None
 
 
-def load_parts(settings: DataSettings, seed: int) -> list[partition.HorizontalPart]:
+def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:
     """Divide and scale the data set of a horizontal job on one machine: all holders' parts, in the order of names."""
     found = DATASETS[_dataset_name(settings)].parts(_whole_with_split(settings, seed), settings, seed)
     graphs = scale_together([part.graph for part in found], settings.feature_scaling)

@@ -24,7 +24,7 @@ from veilgraph.core.arguments import kind_of
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.files import os_errors_as, write_whole
 from veilgraph.core.types import MASKS, PartyId
-from veilgraph.graph import rules
+from veilgraph.graph import pyg_data, rules
 from veilgraph.graph.rules import Relation, refuse
 
 if TYPE_CHECKING:  # seconds to import
@@ -308,25 +308,25 @@ class PartyGraph:
                 there are no others and it is one number per edge, else the edges' features; optional ``y`` (whole
                 numbers: classes; floating point: targets) and masks; with ``batch``, the graph that each node is of,
                 ``y`` and masks may be of graphs. Of ``HeteroData`` all this is at the common nodes, and types of edges
-                are relations (``rules.from_hetero``).
+                are relations (``pyg_data.from_hetero``).
             num_classes: default: ``data.num_classes``, or the largest label plus one.
             num_common: C; default: all nodes.
 
         Raises:
             DataError: ``data`` lacks ``x`` or ``edge_index``, or breaks a rule.
         """
-        told, relations, edge_relation = rules.from_hetero(party, data)
-        data = rules.check_is_data(party, told)
-        features = rules.features_of(party, data)
+        told, relations, edge_relation = pyg_data.from_hetero(party, data)
+        data = pyg_data.check_is_data(party, told)
+        features = pyg_data.features_of(party, data)
         if not isinstance(data.edge_index, Tensor):
             refuse(party, "data.edge_index", f"{type(data.edge_index).__name__} must be a tensor", "give [2, edges]")
-        membership = rules.membership_of(party, data)
-        data = rules.expand_to_nodes(party, data, membership)
-        targets = rules.targets_of(party, data)
-        labels = None if targets is not None else rules.labels_of(party, data)
-        num_classes = rules.classes_of(party, data, labels) if num_classes is None else num_classes
+        membership = pyg_data.membership_of(party, data)
+        data = pyg_data.expand_to_nodes(party, data, membership)
+        targets = pyg_data.targets_of(party, data)
+        labels = None if targets is not None else pyg_data.labels_of(party, data)
+        num_classes = pyg_data.classes_of(party, data, labels) if num_classes is None else num_classes
         masks = {name: data.get(name) for name in MASKS}
-        edge_weight, edge_features = rules.edge_columns_of(party, data)
+        edge_weight, edge_features = pyg_data.edge_columns_of(party, data)
         graph = cls(
             party=party,
             features=features,

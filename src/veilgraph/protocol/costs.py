@@ -19,7 +19,7 @@ from veilgraph.graph.party import PartyGraph, pairs_once
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.mailbox import BOOKKEEPING_BYTES, SLACK_BYTES
 from veilgraph.protocol.agreement import Hello
-from veilgraph.protocol.job import InputRules
+from veilgraph.protocol.facets import InputRules
 
 NO_RULES: Final = InputRules()
 

@@ -16,7 +16,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.consent import Consent
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.party_settings import MachineSettings, PartySettings, party_folder, read_party_settings
-from veilgraph.tables.describe import Profile
+from veilgraph.tables.drift import Profile
 from veilgraph.tables.encode import FeatureEncoding
 
 

@@ -25,7 +25,6 @@ Floats: TypeAlias = NDArray[np.float64]
 # Kinds and rounds of the messages with which parties agree on the rows of their tables.
 _READ_ANEW: Final = frozenset({(Kind.ID_TOKENS, 0), (Kind.COMMON_IDS, 0), (Kind.HELLO, 3)})
 _UNIT: Final = 2.0**40  # of opened sums; how many of their bits are fractional does not matter to an attack
-_MOST_NUMBERS: Final = 1 << 26  # that weights are computed from, as float32 a quarter of a gigabyte
 
 
 @dataclass(frozen=True, eq=False)

@@ -106,10 +106,7 @@ class Watch:
         """A row for each period and model."""
         rows = []
         for each in self.watched:
-            told = (
-                f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})" for one in map(each.figures.get, _SHOWN) if one
-            )
-            figures = [*told, *[NOTHING] * len(_SHOWN)][: len(_SHOWN)]
+            figures = [_figure_text(each.figures.get(name)) for name in _SHOWN]
             foreseen = f"{each.foreseen:.1f} ± {each.deviation:.1f}" + " !" * each.is_off
             rows.append((each.period, str(each.run), f"{each.nodes:,}", f"{each.found:,}", foreseen, *figures))
         columns = ("period", "model", ">nodes", ">found", ">foreseen", *(f">{name}" for name in _SHOWN.values()))

@@ -31,7 +31,7 @@ from veilgraph.protocol.costs import Costs
 from veilgraph.protocol.figures import ACCURACY, CLASS_MEASURES, Measures
 from veilgraph.runtime.store.run_directory import Record
 from veilgraph.tables.describe import CategoricalDescription, NumericDescription, PartyDescription
-from veilgraph.tables.nodes import FileDescription
+from veilgraph.tables.joined import FileDescription
 
 NOTHING: Final = "–"
 _MOST_NAMED: Final = 12

@@ -27,8 +27,8 @@ from tests.paradigms.sealed.programs import (
 )
 from tests.roles.federation import Settings
 from veilgraph.core.errors import DataError
-from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import pool
 from veilgraph.mpc.sealed.hops import HiddenGraph
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.wire import Summands, Wire

@@ -12,8 +12,9 @@ from torch_geometric.data import Data
 
 from tests.roles.federation import Settings, merge
 from veilgraph.core.types import PartyId
-from veilgraph.graph.partition import POOLED, split_at_home
+from veilgraph.graph.partition import split_at_home
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import POOLED
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.twin import train_and_restore_best
 from veilgraph.paradigms.union.inputs import network_of

@@ -35,8 +35,9 @@ from tests.paradigms.union.banks import (
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId
-from veilgraph.graph.partition import POOLED, split_at_home
+from veilgraph.graph.partition import split_at_home
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import POOLED
 from veilgraph.link.view import RecordedLink
 from veilgraph.paradigms.union.settings import UnionJob
 from veilgraph.paradigms.union.twin import pooled

@@ -36,7 +36,7 @@ from veilgraph.graph.build import build_graph, read_table
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.union.settings import UnionJob, union
 from veilgraph.protocol.costs import size_of
-from veilgraph.protocol.job import InputRules
+from veilgraph.protocol.facets import InputRules
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import PARADIGMS

@@ -19,8 +19,9 @@ from veilgraph.graph.settings import PartitionSettings
 from veilgraph.nn.local.build import CustomLocal
 from veilgraph.paradigms.horizontal.settings import same_columns
 from veilgraph.privacy.accountant import analytic_multiplier
+from veilgraph.protocol.facets import Duties, InputRules, NoiseFacts, Outcome, Passes
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures, selecting
-from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Outcome, Passes, job_of, require
+from veilgraph.protocol.job import JobSettings, job_of, require
 from veilgraph.protocol.preset import Choice, JobContent
 from veilgraph_averaging.at_home import AtHomeSettings
 from veilgraph_averaging.network import AnyRuleSettings, FedAvgSettings, NetworkSettings

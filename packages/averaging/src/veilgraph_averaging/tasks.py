@@ -19,8 +19,8 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.settings import Registry, Settings, named_in, read_by, settings_in
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import compact
-from veilgraph.graph.partition import POOLED
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import POOLED
 from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.protocol.figures import Measures, Scores

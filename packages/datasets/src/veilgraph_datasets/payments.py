@@ -13,8 +13,9 @@ from typing_extensions import override
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.dataset import DataSet
-from veilgraph.graph.partition import POOLED, HorizontalPart, split_at_home
+from veilgraph.graph.partition import split_at_home
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import POOLED, HorizontalPart
 from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph_datasets.settings import PaymentsSettings
 from veilgraph_datasets.world import SHOP, TELECOM, UNKNOWN, PaymentsWorld, payments_world

@@ -12,7 +12,7 @@ from torch import Tensor
 from veilgraph.core.arguments import check_functions, path_of, wrong_type
 from veilgraph.core.files import fresh_path, locked
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.rules import check_one_graph
+from veilgraph.graph.pyg_data import check_one_graph
 from veilgraph_embeddings.directory import EmbeddingDirectory
 from veilgraph_embeddings.limits import GivenLedger, lifetime_of_job
 from veilgraph_embeddings.making import Progress, make

@@ -14,7 +14,7 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.build import build_graph, read_table
 from veilgraph.graph.party import PartyGraph, checked_ids, load_party, load_party_ids
-from veilgraph.graph.rules import labels_of
+from veilgraph.graph.pyg_data import labels_of
 from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.tables.column_settings import NumericFeatures

@@ -21,7 +21,8 @@ from veilgraph.privacy.event import AggregationEvent, Neighbours, sensitivity_in
 from veilgraph.privacy.plan import NodeRelease, Plan
 from veilgraph.privacy.publisher import HolderLedgers, Publisher
 from veilgraph.privacy.settings import DeltaSettings, LabelReleaseSettings
-from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, job_of, require
+from veilgraph.protocol.facets import Duties, InputRules, NoiseFacts, Passes
+from veilgraph.protocol.job import JobSettings, job_of, require
 from veilgraph_node_dp.feature_settings import FEATURE_MECHANISMS, FeatureReleaseSettings
 
 if TYPE_CHECKING:

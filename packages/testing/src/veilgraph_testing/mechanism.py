@@ -19,11 +19,9 @@ from veilgraph_testing.generators import untouched
 from veilgraph_testing.lower_bound import epsilon_lower_bound
 
 DELTA: Final = 1e-5
-_GAMES: Final = 100_000
 _THRESHOLDS: Final = np.linspace(-2.0, 12.0, 29)
 """Of a distinguisher, over the spread of the noise; chosen before any game is played."""
 _CONFIDENCE: Final = 1 - 1e-6
-_BAD: Final = (math.nan, math.inf, -math.inf, 1e151)
 
 
 def fixed_source(name: str = "") -> SecretSource:

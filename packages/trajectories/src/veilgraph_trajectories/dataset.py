@@ -10,8 +10,8 @@ from typing_extensions import override
 from veilgraph.core.errors import DataError
 from veilgraph.core.settings import Settings
 from veilgraph.graph.dataset import DataSet
-from veilgraph.graph.partition import HorizontalPart
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import HorizontalPart
 from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph_trajectories.settings import TrajectoriesSettings
 from veilgraph_trajectories.world import Camera, trajectories_world

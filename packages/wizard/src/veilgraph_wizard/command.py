@@ -86,7 +86,7 @@ def init_command(
         --ends SOURCE:TARGET: The ends of a file of edges; may be given several times.
         --directed: Whether edges lead from the source to the target alone.
         --accept PARADIGM: Accept what a default job of it reveals, as sealed; may be given several times. Default:
-            vertical.
+            vertical. What averaging.symbols reveal --protect label accepts, where tables are a union's.
         --range COLUMN:LOW:HIGH (ranges): Numbers that a column can have, which become 0 to 1; may be given several
             times.
         --protect: What an ε is to be about: features are then made of a node's own row alone, or weights of an edge's,
@@ -160,11 +160,11 @@ def _limits(
         noised |= {"privacy": {"unit": "edge", "epsilon_total": epsilon}}
         jobs = [parse_job({"paradigm": "sealed", "data": drafted, **noised}, "--protect")]
         comments = ["# leakage: what a sealed job with noise on edges reveals beside them"]
-    if protect == "label" and joined and not jobs:  # likewise
+    if protect == "label" and joined:  # likewise, and no default job reveals it
         of_symbols: dict[str, object] = {"label_privacy": {"epsilon": max(epsilon or _EPSILON, 1.0)}}
         of_symbols |= {"paradigm": "averaging", "averaging": {"symbols": {}}, "data": {"holders": ["A", "B"]}}
-        jobs = [parse_job(of_symbols, "--protect")]
-        comments = ["# leakage: what a job of symbols reveals beside them"]
+        jobs.append(parse_job(of_symbols, "--protect"))
+        comments.append("# leakage: what a job of symbols reveals beside them")
     if protect == "training-record" and not jobs:
         usual = parse_job({"paradigm": "sealed"})
         noised = {"data": {**drafted, "feature_scaling": "none"}, **paradigm_of(usual).privacy.protecting(protect, 1)}

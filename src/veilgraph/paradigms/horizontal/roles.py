@@ -15,8 +15,8 @@ from typing_extensions import override
 from veilgraph.core.errors import DataError
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
-from veilgraph.graph.partition import HorizontalPart
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import HorizontalPart
 from veilgraph.link.codec import MAX_MESSAGE_BYTES
 from veilgraph.link.collectives import receive_as
 from veilgraph.link.mailbox import MAX_UNREAD_BYTES, SLACK_BYTES

@@ -12,8 +12,9 @@ from veilgraph.core.settings import Settings
 from veilgraph.graph.settings import OF_WORDS
 from veilgraph.nn.layers import Activation, Probability
 from veilgraph.paradigms.horizontal.tally import VALUE_MEASURES, LearntSettings
+from veilgraph.protocol.facets import Duties, InputRules, Passes
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures, selecting
-from veilgraph.protocol.job import Duties, InputRules, JobSettings, Passes, job_of, require
+from veilgraph.protocol.job import JobSettings, job_of, require
 from veilgraph.protocol.preset import Choice, JobContent
 
 

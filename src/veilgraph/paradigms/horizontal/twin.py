@@ -20,8 +20,8 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import MASKS, SERVER, PartyId
 from veilgraph.graph.features import choose_rows
-from veilgraph.graph.partition import HorizontalPart, pool_parts, positions, without_duplicates
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import HorizontalPart, pool_parts, positions, without_duplicates
 from veilgraph.mpc.mask import plain_sum
 from veilgraph.nn.layers import Adam
 from veilgraph.nn.propagate import Adjacency, FixedInput

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -28,6 +29,9 @@ within a tenth of block models of 100,000 and 169,343 nodes, above those of smal
 (docs/reference/sealed-benchmarks.md)."""
 _MATRICES: Final = 1  # of a dense graph, as measured on ACM: 1.2 GB at most in any party
 _STEPS, _EVALUATIONS = "steps", "evaluations"
+CORE_S_A_GB: Final = (3, 20)
+"""Seconds of a core for a GB that all parties together send: of the measured whole jobs the least and the most
+(docs/reference/sealed-benchmarks.md)."""
 
 
 def costs_of(
@@ -73,7 +77,19 @@ def costs_of(
     stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]
     if dealer_checks:
         stages.insert(0, _dealer_checks(counted.dealt, 1 / (1 - dealer_checks)))
-    return Costs(stages, _peak_memory(context, counted.widest, dealer))
+    costs = Costs(stages, _peak_memory(context, counted.widest, dealer))
+    if dealer_checks or context.plan.records is not None:  # of which no whole job was measured
+        return costs
+    return replace(costs, notes=[_computing(sum(costs.sent().values()))])
+
+
+def _computing(sent_bytes: int) -> str:
+    """Say what computing takes, by what measured jobs took for a byte."""
+    least, most = (each * sent_bytes / 1e9 for each in CORE_S_A_GB)
+    return (
+        f"computing takes about {least:,.1f} to {most:,.1f} s of a core, all parties together, if as much for a GB "
+        "that is sent as in measured jobs (docs/reference/sealed-benchmarks.md)"
+    )
 
 
 def _counting(context: Context, dealer: PartyId) -> tuple[Machine, CountingMachine]:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Final
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.partition import holder_alone, pool
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import holder_alone, pool
 from veilgraph.link.mailbox import SLACK_BYTES
 from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.functions import MOST_CLASSES
@@ -107,7 +107,7 @@ class _SealedSessions(AlignedSessions[SealedJob]):
         note = (
             f"counted for {context.sizes.max_degree:,} edges at a node: model.max_degree and tables do not say how many"
         )
-        return replace(costs, notes=[note])
+        return replace(costs, notes=[*costs.notes, note])
 
     def stated(self, job: SealedJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
         """Bounds of the sizes that a holder states in its hello, with labels also of rows, classes and named nodes."""

@@ -16,7 +16,8 @@ from veilgraph.graph.settings import OF_WORDS
 from veilgraph.mpc.pair import COMPILER, WITHOUT_COMPILER
 from veilgraph.privacy.event import Neighbours
 from veilgraph.privacy.settings import DeltaSettings, PrivacySettings
-from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Outcome, Passes, TrainSettings, job_of
+from veilgraph.protocol.facets import Duties, InputRules, NoiseFacts, Outcome, Passes
+from veilgraph.protocol.job import JobSettings, TrainSettings, job_of
 from veilgraph.protocol.preset import Choice, JobContent
 
 _OF_NO_OTHERS_EDGES: Final = ("own", "boosting")

@@ -19,8 +19,8 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import scale_together
-from veilgraph.graph.partition import UNKNOWN
 from veilgraph.graph.party import PartyGraph, pairs_once, rows_between
+from veilgraph.graph.pooling import UNKNOWN
 from veilgraph.paradigms.sealed.inputs import columns_of, edges_once, max_degree_of, ranked_first
 from veilgraph.paradigms.sealed.networks.propagation import COINS
 from veilgraph.paradigms.sealed.plan import BOOSTING, MOST_JUDGED, NEIGHBOURS, QUANTILES, Block, OwnData, Plan, Sizes

@@ -36,7 +36,8 @@ from veilgraph.paradigms.union.twin import alone, one_graph, pooled
 from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.costs import Costs, PartySizes, Stage, size_of
-from veilgraph.protocol.job import InputRules, JobSettings
+from veilgraph.protocol.facets import InputRules
+from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import Role, RoleContext

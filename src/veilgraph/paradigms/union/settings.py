@@ -10,7 +10,8 @@ from typing_extensions import override
 
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.sealed.settings import SealedJob, SealedModelSettings
-from veilgraph.protocol.job import Duties, InputRules, JobSettings, job_of
+from veilgraph.protocol.facets import Duties, InputRules
+from veilgraph.protocol.job import JobSettings, job_of
 from veilgraph.protocol.preset import Choice, JobContent
 
 
@@ -40,6 +41,7 @@ class UnionModelSettings(SealedModelSettings):
 _WITHOUT: Final = {
     "release": "weights of a union stay in shares",
     "privacy": "a union adds no noise, and paradigm averaging does, with averaging.symbols or averaging.privacy",
+    "disputes": "a union's training cannot be run again by an auditor",
     "dealer_checks": "dealings of a union are not opened to be checked, and trust: majority needs no outsider to deal",
 }
 """What sealed jobs have and unions do not, and what is there in its place."""

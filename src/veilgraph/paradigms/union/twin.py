@@ -11,8 +11,8 @@ from torch import Tensor
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import MASKS, PartyId
-from veilgraph.graph.partition import POOLED
 from veilgraph.graph.party import PartyGraph, pairs_once
+from veilgraph.graph.pooling import POOLED
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.inputs import examples_of, padded, plan_of, with_scores
 from veilgraph.paradigms.sealed.plan import Context, OwnData

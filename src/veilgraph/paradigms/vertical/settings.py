@@ -14,7 +14,8 @@ from veilgraph.graph.settings import OF_WORDS
 from veilgraph.nn.local.build import CustomLocal, FirstSettings
 from veilgraph.nn.local.model import LOCAL_MODELS
 from veilgraph.paradigms.vertical.network import ModelSettings
-from veilgraph.protocol.job import InputRules, JobSettings, Passes, job_of, require
+from veilgraph.protocol.facets import InputRules, Passes
+from veilgraph.protocol.job import JobSettings, job_of, require
 from veilgraph.protocol.preset import Choice, JobContent
 
 _UNITS: Final = "columns have units of their own, and the ring bounds what embeddings may be"

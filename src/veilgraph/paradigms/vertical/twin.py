@@ -17,8 +17,8 @@ from typing_extensions import override
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.partition import holder_alone, pool
 from veilgraph.graph.party import PartyGraph, rows_between
+from veilgraph.graph.pooling import holder_alone, pool
 from veilgraph.mpc import ring
 from veilgraph.mpc.mask import plain_sum
 from veilgraph.nn.layers import build_head

@@ -316,11 +316,13 @@ def _create_run(out: Path, inputs: Inputs, *, private_seeds: bool, warns: bool) 
 
 @contextmanager
 def _discarded_if_refused(run: RunDirectory) -> Iterator[None]:
-    """Leave nothing of a run that is refused before anything of the data is sent."""
+    """Leave nothing of a run that is refused before anything of the data is sent; else log what is left, and why."""
     try:
         yield
     except (ConfigError, DataError, RunError):
         run.discard_unsent()
+        if run.path.exists():
+            log.warning("%s records what parties had sent by then; delete it, or train into another folder", run.path)
         raise
 
 

@@ -141,7 +141,7 @@ async def ask_session(folder: Path, prepared: str, nodes: Sequence[int]) -> Tens
 
 
 async def _ask(folder: Path, question: _Question) -> Tensor:
-    gone = "no session opens kept predictions here; have an administrator submit one: --work answer"
+    gone = "no session opens kept predictions here; have an administrator submit one: --work refresh"
     try:
         with _short_path(folder) as path:
             reader, writer = await asyncio.open_unix_connection(path)

@@ -16,7 +16,8 @@ signature of every wrong message that it took. It must hand over its folder as i
 that it ran. Where an honest party took a wrong message somebody is named, for one was sent before any was taken; or a
 party's part stops here, as it had committed to what nothing can be computed from.
 
-What this does not show: that a party's table is true, that it drew its key at random, or who ended a session.
+What this does not show: that a party's table is true, that it drew its key at random, or who ended a session. A session
+that went on from a checkpoint leaves no evidence, nor does a prediction: the rest of such a training is ``unseen``.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.role import RoleContext, Witness
 from veilgraph.runtime.session.training import fit
-from veilgraph.runtime.session.witness import Evidence, commit, secrets_of, software_here
+from veilgraph.runtime.session.witness import COMMITTED, Evidence, commit, secrets_of, software_here
 from veilgraph.runtime.store.checkpoints import Checkpoints
 
 _Key = tuple[PartyId, PartyId, Tag]  # sender, receiver, tag
@@ -62,12 +63,14 @@ class Verdict:
 
     Attributes:
         compared: party → how many of its signed messages are what it sends here.
+        unseen: party → how many more messages it sends here, while it is judged, that are in nobody's evidence.
         named: party → how it deviated first.
         unjudged: party → the wrong message that it took first, after which nothing of it was judged.
         stopped: party → the error with which its part ended here.
     """
 
     compared: dict[PartyId, int]
+    unseen: dict[PartyId, int] = field(default_factory=dict)
     named: dict[PartyId, str] = field(default_factory=dict)
     unjudged: dict[PartyId, str] = field(default_factory=dict)
     stopped: dict[PartyId, str] = field(default_factory=dict)
@@ -87,7 +90,9 @@ def dispute(evidence: Sequence[Evidence], trust: Trust) -> Verdict:
             if signers.has_signed(sender, receiver, tag, message):
                 signed[sender, receiver, tag] = message.digest
             else:
-                found.named.setdefault(receiver, f"it handed over {tag} of {sender} without {sender}'s signature")
+                found.named.setdefault(
+                    receiver, f"it handed over {in_words(tag)} of {sender} without {sender}'s signature"
+                )
     # All parties compute on this machine, so each may take as many times as long.
     hub = MemoryHub(list(by_party), evidence[0].job.timeout_s * len(by_party))
     links = {party: _ComparingLink(hub.link(party), signed, found) for party in by_party}
@@ -108,8 +113,15 @@ def dispute(evidence: Sequence[Evidence], trust: Trust) -> Verdict:
             done.result()
     for (sender, receiver, tag), _ in signed.items():
         if links[sender].never_sends(receiver, tag):
-            found.named.setdefault(sender, f"it sent {receiver} {tag}, after its part here had ended")
+            found.named.setdefault(sender, f"it sent {receiver} {in_words(tag)}, after its part here had ended")
     return found
+
+
+def in_words(tag: Tag) -> str:
+    """Say which message a tag is of."""
+    if tag == COMMITTED:
+        return "commitment to what it put in and to the key of all that it drew"
+    return f"{tag.kind.name.lower()} (pass {tag.step}, round {tag.round})"
 
 
 def _check_session(evidence: Sequence[Evidence], trust: Trust) -> dict[PartyId, Evidence]:
@@ -141,7 +153,9 @@ def _check_session(evidence: Sequence[Evidence], trust: Trust) -> dict[PartyId, 
         except ProtocolError as error:
             words = f"{key.party}'s key of the session cannot be trusted: {error}"
             if not key.signature:
-                words += "; only sites sign: a training on one machine cannot be disputed"
+                words += "; on one machine nobody has a certificate: run it again without --root"
+            elif not trust.roots:
+                words += "; give the project's root certificate (--root)"
             elif key.party == SERVER:
                 words += "; give the name in the certificate of who dealt (--dealer)"
             raise DataError(words, party=key.party) from error
@@ -160,11 +174,13 @@ class _ComparingLink(Wrapper):
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
         self._sent.add((to, tag))
         was = self._signed.get((self.party, to, tag))
+        if was is None and self._is_judged:
+            self._found.unseen[self.party] = self._found.unseen.get(self.party, 0) + 1
         if was is not None and self._is_judged:
             if was == digest_of(tag, tensor):
                 self._found.compared[self.party] += 1
             else:
-                words = f"it sent {to} another {tag} than follows from what it committed to and took"
+                words = f"it sent {to} another {in_words(tag)} than follows from what it committed to and took"
                 self._found.named.setdefault(self.party, words)
         super().send(to, tag, tensor)
 
@@ -173,7 +189,7 @@ class _ComparingLink(Wrapper):
         tensor = super().receive(sender, tag)
         was = self._signed.get((sender, self.party, tag))
         if was is not None and self._is_judged and was != digest_of(tag, tensor):
-            self._found.unjudged[self.party] = f"{tag} of {sender}"
+            self._found.unjudged[self.party] = f"{in_words(tag)} of {sender}"
         return tensor
 
     @property

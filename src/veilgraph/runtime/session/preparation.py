@@ -30,7 +30,7 @@ from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.store import DRIFT
 from veilgraph.runtime.store.run_directory import PartyStore
-from veilgraph.tables.describe import PROFILES, Drift, drifted
+from veilgraph.tables.drift import PROFILES, Drift, drifted
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.nodes import read_ids
 

@@ -91,6 +91,13 @@ class Predictions:
         """Tensor[n, C]: the network's own probabilities; ``probabilities`` where nothing calibrated them."""
         return self.probabilities if self.own is None else self.own
 
+    def count_unlikely(self) -> int:
+        """Count the nodes whose class is not the one of the highest probability, as calibration may have it."""
+        if not self.probabilities.shape[1]:
+            return 0
+        chances = self.probabilities.gather(1, self.classes.unsqueeze(1)).squeeze(1)
+        return int((chances < self.probabilities.amax(dim=1)).sum())
+
     def of(self, places: Sequence[int]) -> Predictions:
         """The predictions at some positions from 0 to n - 1 (not node numbers), in the order given."""
         chosen = torch.tensor(places, dtype=torch.int64)
