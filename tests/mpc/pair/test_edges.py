@@ -17,7 +17,7 @@ from veilgraph.mpc.pair.entries import MOST_TERMS, inner, plan_of
 from veilgraph.mpc.pair.exchange import Exchange
 from veilgraph.mpc.pair.lattice import DEGREE, FLOOD_BITS, TAIL, VARIANCE, Keys, Owner, Responder
 from veilgraph.mpc.pair.packing import pack
-from veilgraph.mpc.pair.polynomials import primes_below
+from veilgraph.mpc.pair.polynomials import Ring, primes_below
 from veilgraph.mpc.pair.products import plan_hop, plan_matmul
 from veilgraph.mpc.sealed.pair import PairMachine
 from veilgraph.mpc.sealed.wire import Summands
@@ -230,6 +230,24 @@ def test_a_sum_of_products_is_wrong_where_its_mask_is_within_it_of_an_end_and_no
         assert set(off.tolist()) == ({0, modulus % WORD} if own > 0 else {0, -modulus % WORD} if own else {0})
 
 
+@pytest.mark.parametrize("bits", [64, 32])
+def test_weights_of_a_sum_of_products_are_around_zero_as_the_bound_on_their_noise_takes_them_to_be(bits, monkeypatch):
+    form, largest, residues = plan_of(2, DEGREE, bits).scheme, [0], Ring.residues
+
+    def noted(ring, values):
+        if ring is form.ring:
+            largest.append(int(abs(values.view(np.int64)).max()))
+        return residues(ring, values)
+
+    def summed(peer):
+        return inner(Keys(peer, system_secrets), own, bits, encrypts=peer.leads)
+
+    own = torch.from_numpy(np.random.default_rng(1).integers(-(1 << 31), 1 << 31, (2, DEGREE)))
+    monkeypatch.setattr(Ring, "residues", noted)
+    both(summed)
+    assert form.modulus // 4 < max(largest) <= form.modulus // 2
+
+
 def machines(part):
     def one(link):
         exchange = Exchange(link, ("A", "B"), system_secrets)
@@ -270,3 +288,19 @@ def test_lifts_are_right_up_to_a_quarter_of_the_ring_and_wrong_beyond():
     assert cut(values, 0, 64, 32).tolist() == values
     beyond = [quarter + (1 << 28), -quarter - (1 << 28)] * 100
     assert cut(beyond, 0, 64, 32).tolist() != beyond
+
+
+@pytest.mark.parametrize(
+    ("shift", "ring", "dtype"), [(32, 64, torch.int32), (33, 64, torch.int64), (45, 32, torch.int32)]
+)
+def test_shares_of_what_wraps_around_are_as_wide_as_the_bits_that_count(shift, ring, dtype, monkeypatch):
+    """Narrower ones are wrong with a chance of 2^-32 alone: too rare for random cases."""
+    asked, wraps = [], Exchange.wraps
+
+    def noted(exchange, bit, dtype):
+        asked.append(dtype)
+        return wraps(exchange, bit, dtype)
+
+    monkeypatch.setattr(Exchange, "wraps", noted)
+    cut([0], shift, ring)
+    assert set(asked) == {dtype}
