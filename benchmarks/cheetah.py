@@ -55,8 +55,8 @@ _ROOT: Final = Path(__file__).parents[1]
 _TIMEOUT_S: Final = 1800
 
 
-def by_spu(operation: str, values: Values, repeats: int = 0, protocol: str = "CHEETAH") -> tuple[list[Figures], Array]:
-    """Figures of the first run under SPU and of the mean of ``repeats`` more, and the result.
+def by_spu(operation: str, values: Values, repeats: int = 0) -> tuple[list[Figures], Array]:
+    """Figures of CHEETAH's first run and of the mean of ``repeats`` more, and the result.
 
     ``values``: as ``benchmarks.spu.pair`` says; ``ConfigError``: SPU is not installed.
     """
@@ -65,7 +65,7 @@ def by_spu(operation: str, values: Values, repeats: int = 0, protocol: str = "CH
         np.savez(given, allow_pickle=False, **dict(values))
         program = [str(spu_python().absolute()), "-W", "ignore", "-m", "benchmarks.spu.pair"]
         printed = subprocess.run(
-            [*program, operation, given, made, "--protocol", protocol, "--repeats", str(repeats)],
+            [*program, operation, given, made, "--repeats", str(repeats)],
             check=True,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,6 +1,6 @@
-"""What two parties compute together under SPU; run by the Python of SPU's own environment.
+"""What two parties compute together by CHEETAH; run by the Python of SPU's own environment.
 
-``python -m benchmarks.spu.pair OPERATION values.npz results.npz --protocol CHEETAH --repeats K`` prints two lines of
+``python -m benchmarks.spu.pair OPERATION values.npz results.npz --repeats K`` prints two lines of
 JSON, ``benchmarks.pair_figures.Figures`` of the first run and of the mean of K more, and writes ``result``.
 ``values.npz`` has the operands in order. Party 0 alone has an array whose name ends in 0, party 1 one in 1, and the
 parties share all others. Whole numbers are of Z_2^64; floating ones have 18 of 64 bits after the point.
@@ -64,7 +64,7 @@ def hold(server: Connection, rank: int, hosts: Sequence[str], arguments: argpars
     options = libspu.logging.LogOptions()
     options.enable_console_logger, options.system_log_path = False, str(log)
     libspu.logging.setup_logging(options)
-    config, link = maximum.node_config(arguments.protocol), maximum.link_holders(hosts, rank)
+    config, link = maximum.node_config("CHEETAH"), maximum.link_holders(hosts, rank)
     config.experimental_enable_colocated_optimization = True  # products with what one party has cost half
     io, runtime = Io(PARTIES, config), Runtime(link, config)
     with np.load(arguments.values, allow_pickle=False) as arrays:
@@ -136,7 +136,6 @@ def _main() -> None:
     parser.add_argument("operation", choices=OPERATIONS)
     parser.add_argument("values", type=Path)
     parser.add_argument("results", type=Path)
-    parser.add_argument("--protocol", default="CHEETAH")
     parser.add_argument("--repeats", type=int, default=1)
     arguments = parser.parse_args()
     (first, *others), result = measure(arguments)

@@ -57,7 +57,7 @@ def by_us(operation, values):
     return (first ^ second if first.dtype == torch.bool else first + second).numpy()
 
 
-EXACT = {
+EXACT: dict[str, dict[str, tuple[int, ...]]] = {
     "matmul": {"left0": (500, 60), "right1": (60, 500)},
     "inner": {"left0": (2, CASES), "right1": (2, CASES)},
     "negative": {"value": (CASES,)},

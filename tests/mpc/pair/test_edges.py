@@ -87,12 +87,14 @@ def test_an_answer_is_read_right_up_to_half_a_message(form):
             sum(s * (1 if j <= i else -1) * second[(i - j) % DEGREE] for j, s in enumerate(key)) for i in places
         ]
         for message in messages:
-            # the last and the first that are nearer to the message than to the next one, and those beyond
+            # the last and the first that are nearer to the message than to the next one, those beyond, and the nearest
             last = ((2 * message + 1) * size - 1) // (2 * t)
             first = -((1 - 2 * message) * size // (2 * t))
-            for phase, read in ((last, message), (last + 1, message + 1), (first, message), (first - 1, message - 1)):
+            nearest = message * size // t
+            phases = [(last, 0), (last + 1, 1), (first, 0), (first - 1, -1), (nearest, 0), (nearest + 1, 0)]
+            for phase, step in phases:
                 answers.append((second, [(phase - product) % size for product in products]))
-                expected.append(read % t)
+                expected.append((message + step) % t)
     found = decrypted(form, answers, np.array(places, np.uint64))
     assert [set(each.tolist()) for each in found] == [{each} for each in expected]
 
