@@ -17,14 +17,12 @@ _ABOUT = [
     "(SEMI2K) and CrypTen 0.4.1 (provider TTP), every party a process. Ours runs in threads, and the time that its "
     "messages take over sockets is added. `python -m benchmarks.peers` prints seconds and bytes.",
     "",
-    "- **Ahead.** Ours and CrypTen can make ahead what does not depend on the step's values; SPU makes it as it goes. "
-    "`in all` adds ours up.",
+    "- **Ahead.** Ours and CrypTen make ahead what does not depend on values; SPU does not. `in all` adds ours up.",
     "- **x cached.** SPU opens a cached x minus its mask once, as ours does.",
-    "- **What is computed.** Ours is exact in the ring. SPU and CrypTen truncate every product.",
+    "- **What is computed.** Ours is exact; SPU and CrypTen truncate every product.",
     "- **Trust.** SEMI2K as it comes makes its randomness at the first holder, which could unmask everything. "
-    "CrypTen's third party stands where our server does, and must not collude with a holder.",
-    "- **Fairness.** Theirs is a general product of two shared matrices. Ours wants each block of X known to one "
-    "holder and unchanged from step to step.",
+    "CrypTen's third party stands where our server does.",
+    "- **Fairness.** Theirs multiplies any shared matrices. Ours wants each block of X known to one holder, unchanged.",
     "",
 ]
 
@@ -60,7 +58,7 @@ def section(shapes: Mapping[str, int] = SHAPES, *, each: bool = True) -> list[st
             "",
         ]
     lines += [
-        "How many times as long, and how many times the bytes, the better peer of each column takes:",
+        "The better peer of each column, over ours:",
         "",
         "| shape | online | in all | bytes online, x not cached | bytes online |",
         "|---|---|---|---|---|",

@@ -17,12 +17,22 @@ def both(
     wrapped: Callable[[Link], Link] = lambda link: link,
 ) -> tuple[Result, Result]:
     """What the first and the second party's part give; ``second`` is the first's by default."""
-    hub = MemoryHub(("A", "B"), 60)
+
+    def one(link: Link) -> Result:
+        leads = link.party == "A"
+        part = first if leads or second is None else second
+        return part(Peer(wrapped(link), "B" if leads else "A", leads=leads))
+
+    return linked(one)
+
+
+def linked(part: Callable[[Link], Result], timeout_s: float = 60) -> tuple[Result, Result]:
+    """What the part of both parties gives, of A and of B, each with its link; the first cause if one fails."""
+    hub = MemoryHub(("A", "B"), timeout_s)
 
     def one(party: str) -> Result:
-        part = first if party == "A" or second is None else second
         try:
-            return part(Peer(wrapped(hub.link(party)), "B" if party == "A" else "A", leads=party == "A"))
+            return part(hub.link(party))
         except BaseException as error:
             hub.fail(party, error)
             raise

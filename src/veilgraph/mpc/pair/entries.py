@@ -7,8 +7,8 @@ lie side by side in a polynomial, and parties add their shares of these at home.
 
 Primes t of 60 bits hold that integer: three for numbers of 64 bits, |V| ≤ 2^134, two for 32 bits, |V| ≤ 2^70. Z, the
 answering party's share, is uniform modulo their product T ≈ 2^180 or 2^120, so V − Z says nothing. As integers around
-zero, V − Z and Z add up to V unless Z is within |V| of ±T/2: with a chance of at most 2^-45 an entry, and 2^-52 where a
-product has two terms. Both shares are taken modulo 2^64 at the end.
+zero, V − Z and Z add up to V unless V − Z is beyond ±T/2, or one of both is within T·2^-61 of it, as fractions have 64
+bits: a chance of |V|/T + 2^-60, at most 2^-45 an entry, 2^-52 of two terms. Shares are taken modulo 2^64 at the end.
 """
 
 from __future__ import annotations
