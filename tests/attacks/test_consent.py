@@ -565,7 +565,14 @@ def test_settings_swapped_between_the_look_and_the_answer(
             ends.result(30)
     other = job(**{**NETWORK, "model": {"dim": 3}})
     if names == "not checked":  # the control: the id is all that a person repeats
-        monkeypatch.setattr(consents, "renamed", lambda *_: False)
+        held = consents.Journal.held
+
+        @contextmanager
+        def forgets_settings(self: consents.Journal) -> Iterator[list[consents.Entry]]:
+            with held(self) as entries:
+                yield [each.model_copy(update={"settings": ""}) for each in entries]
+
+        monkeypatch.setattr(consents.Journal, "held", forgets_settings)
         with submitted(sites, other, job_id="swapped") as (swapped, ends):
             assert swapped.request.job == shown.request.job
             answer(sites.consent(), shown, approved=True)  # of what was looked at: no answer to what waits now

@@ -121,7 +121,7 @@ def test_every_command_of_the_page_in_order(tmp_path: Path) -> None:
     for name in ("runs/fraud", "consortium/kits/bank/runs/fraud"):
         assert (work / name / "report.html").is_file()
     for name in ("predictions.csv", "bank-predictions.csv"):
-        assert (work / name).read_text(encoding="utf-8").startswith("id,class,p_no,p_yes\nkd-")
+        assert (work / name).read_text(encoding="utf-8").startswith("id,class,p_no,p_yes\nKD-")
 
 
 def check_comparison(path: Path) -> None:
