@@ -172,13 +172,13 @@ def test_rows_divided_over_threads_give_the_whole_product(monkeypatch, threads, 
 @pytest.mark.parametrize("density", [0.1, 1.0])
 @pytest.mark.parametrize("twice", [True, False])
 def test_a_large_product_is_that_of_torch_however_it_is_divided(monkeypatch, threads, density, twice):
-    """Both layouts have several slices, and the sparse one several blocks of columns in each."""
+    """Both layouts have several slices, the sparse one several blocks in each, and the inner dimension has pieces."""
     monkeypatch.setattr(ring, "available_cores", lambda: threads)
     generator = torch.Generator().manual_seed(5)
-    filled = torch.rand(2111, 601, generator=generator) < density
-    matrix = torch.where(filled, torch.randint(MIN, MAX, (2111, 601), generator=generator), 0)
-    right = torch.randint(MIN, MAX, (601, 64), generator=generator)
-    tall = torch.randint(MIN, MAX, (2111, 64), generator=generator)
+    filled = torch.rand(4603, 301, generator=generator) < density
+    matrix = torch.where(filled, torch.randint(MIN, MAX, (4603, 301), generator=generator), 0)
+    right = torch.randint(MIN, MAX, (301, 64), generator=generator)
+    tall = torch.randint(MIN, MAX, (4603, 64), generator=generator)
     operand = static_operand(matrix, torch.clone, twice=twice)
     assert torch.equal(operand.times(right), matrix @ right)
     assert torch.equal(operand.transposed_times(tall), matrix.t() @ tall)

@@ -138,7 +138,8 @@ GUARD_BITS = 2  # Top bits of an opened value that must all equal its sign: the 
 
 _SPARSE_BELOW = 0.12  # density below which the sparse product is the faster one
 _WORK_PER_THREAD = 1 << 25  # multiply-adds, one to four milliseconds: below, handing them to a thread does not pay
-_CACHED_ROWS = 512  # rows of a result, or of a transposed product's factor, that stay in the cache
+_CACHED_ROWS = 512  # rows of a result, or of a right factor, that stay in the cache
+_LONG_INNER = 1 << 12  # inner dimension of a product above which its right factor does not
 _CHECKED_ROWS = 1 << 16
 _PART = 1 << 18  # elements that are encoded or decoded at a time
 
@@ -367,7 +368,12 @@ def _integer_kernel() -> Callable[[Tensor, Tensor, Tensor], None]:
 
 
 def _direct_product(left: Tensor, right: Tensor, out: Tensor) -> None:
-    torch.mm(left, right, out=out)
+    if left.shape[1] <= _LONG_INNER:
+        torch.mm(left, right, out=out)
+        return
+    out.zero_()  # and by pieces of the inner dimension, whose part of the right factor stays in the cache
+    for part, factor in zip(torch.split(left, _CACHED_ROWS, dim=1), torch.split(right, _CACHED_ROWS), strict=True):
+        torch.addmm(out, part, factor, out=out)
 
 
 def _negated_product(left: Tensor, right: Tensor, out: Tensor) -> None:
