@@ -285,13 +285,13 @@ def limb_operand(matrix: Tensor, device: torch.device, limbs: Limbs | None = Non
 def dense_operand(matrix: Tensor, device: torch.device = CPU, *, twice: bool = False) -> StaticOperand:
     """A dense static matrix whose products are computed on ``device``; floating ones on the CPU.
 
-    ``twice`` keeps Aᵀ beside an int64 A on the CPU: for as much memory again, the transposed product takes as long as
+    ``twice`` keeps Aᵀ beside A on the CPU: for as much memory again, the transposed product takes as long as
     the other, else half as long again.
     """
     if device.type != "cpu" and not matrix.is_floating_point():
         return limb_operand(matrix, device)
     matrix = matrix.contiguous()
-    if twice and not matrix.is_floating_point():
+    if twice:
         return StaticOperand(partial(matmul, matrix), partial(matmul, matrix.t().contiguous()))
     return StaticOperand(partial(matmul, matrix), partial(transposed_matmul, matrix))
 
