@@ -1,11 +1,16 @@
-"""A whole training step of the federation against the pooled plaintext model, in one run on one machine."""
+"""A whole training step of the federation against the pooled plaintext model, in one run on one machine.
+
+``python -m benchmarks.step [DATA ...]`` prints the CPU time of a step, of all parties and of PyG, each on one thread of
+torch. Other work on the machine changes that far less than how long a step takes.
+"""
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,8 +108,18 @@ def _federated(graphs: list[PartyGraph], settings: JobSettings) -> TrainResult:
         return train(settings, Path(folder) / "run", parties=graphs)
 
 
-def pyg_ms(graph: PartyGraph) -> float:
-    """Median milliseconds of a step of the pooled PyG model."""
+def federated_cpu_ms(graphs: list[PartyGraph]) -> float:
+    """CPU milliseconds of a training step of all parties: of a long job less those of a short one."""
+    times = []
+    for steps in (STEPS, 3 * STEPS):
+        started = time.process_time()
+        _federated(graphs, job(steps))
+        times.append((time.process_time() - started) * 1e3)
+    return (times[1] - times[0]) / (2 * STEPS)
+
+
+def pyg_ms(graph: PartyGraph, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Median milliseconds of a step of the pooled PyG model, by a clock of seconds."""
     features = graph.features.to_dense()
     model = PooledPyG(graph.num_features, graph.num_classes or 0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
@@ -118,7 +133,7 @@ def pyg_ms(graph: PartyGraph) -> float:
         functional.cross_entropy(logits[mask], labels[mask]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
-    return _median_ms(step)
+    return _median_ms(step, clock)
 
 
 def _own(graph: PartyGraph) -> float:
@@ -128,10 +143,29 @@ def _own(graph: PartyGraph) -> float:
     return _median_ms(lambda: network.train_step(next(epochs)))
 
 
-def _median_ms(step: Callable[[], object]) -> float:
+def _median_ms(step: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
     times = []
     for _ in range(STEPS):
-        started = time.perf_counter()
+        started = clock()
         step()
-        times.append((time.perf_counter() - started) * 1e3)
+        times.append((clock() - started) * 1e3)
     return statistics.median(times[_WARM:])
+
+
+def section(datasets: Sequence[str]) -> list[str]:
+    """Measure the CPU time of a step, medians of interleaved repeats, and describe it as lines of Markdown."""
+    lines = ["| data | CPU of all parties | CPU of PyG | all parties / PyG |", "|---|---|---|---|"]
+    for dataset in datasets:
+        graphs = public(dataset)
+        everything = pool(graphs, "A")
+        repeats = [(federated_cpu_ms(graphs), pyg_ms(everything, time.process_time)) for _ in range(_REPEATS)]
+        federated, pyg = (statistics.median(column) for column in zip(*repeats, strict=True))
+        lines.append(f"| {dataset} | {federated:.1f} ms | {pyg:.1f} ms | {federated / pyg:.2f} |")
+    return lines
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.step", description=__doc__)
+    parser.add_argument("datasets", nargs="*", metavar="DATA", help="default: cora, citeseer and pubmed")
+    torch.set_num_threads(1)
+    print("\n".join(section(parser.parse_args().datasets or ("cora", "citeseer", "pubmed"))))

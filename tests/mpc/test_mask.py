@@ -78,6 +78,19 @@ def test_a_value_is_moved_by_another_part_of_its_last_place_in_every_use():
     assert torch.equal(moves[3], moves[0]), "a value has one in each"
 
 
+def test_a_value_is_moved_by_half_of_sixteen_last_places_at_most_wherever_it_stands():
+    """Of values in [1, 2) a last place is 2^-23; a value moves alike in a long tensor and alone."""
+    rounding, values = SecretRounding(bytes(32)), 1 + torch.rand(40_000, generator=torch.Generator().manual_seed(1))
+    moved = torch.zeros(40_000, dtype=torch.int64)
+    rounding.move(moved, values, 40)
+    half = 2.0 ** (40 - 23 + 4 - 1)
+    assert 0.99 * half < float(moved.double().abs().max()) <= half
+    for start in (0, 32_768, 39_999):
+        alone = torch.zeros(1, dtype=torch.int64)
+        rounding.move(alone, values[start : start + 1], 40)
+        assert alone[0] == moved[start]
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_values_that_are_not_finite_are_not_hidden(value):
     with refused(RangeOverflow, key="A's h0", value=60):

@@ -211,7 +211,7 @@ def test_the_dealers_halves_are_those_of_the_formula_and_are_all_it_sends():
 def test_products_by_limbs_as_on_a_gpu_change_nothing(monkeypatch):
     """The operands that a GPU would have, on the CPU: the same messages and shares, to the bit."""
     matrices, plain = a_session()
-    monkeypatch.setattr(ring, "dense_operand", lambda matrix, device: limb_operand(matrix, device, FLOAT64))
+    monkeypatch.setattr(ring, "dense_operand", lambda matrix, device, **_: limb_operand(matrix, device, FLOAT64))
     _, limbs = a_session()
     for name, (results, view) in plain.items():
         for one, other in zip(results, limbs[name][0], strict=True):

@@ -141,6 +141,10 @@ def test_every_layout_and_kernel_is_the_slow_product(operands):
         flipped = static_operand(layout.to_dense().t().contiguous(), torch.clone)
         for times in (static_operand(layout, torch.clone).times, flipped.transposed_times):
             assert times(operand).tolist() == expected
+    transposed = matrix.t().contiguous()
+    for kept in (True, False):
+        assert dense_operand(matrix, twice=kept).times(operand).tolist() == expected
+        assert dense_operand(transposed, twice=kept).transposed_times(operand).tolist() == expected
     assert matmul(matrix, operand).tolist() == expected
     for kernel in (ring._direct_product, ring._negated_product):
         out = torch.empty(len(left), operand.shape[1], dtype=torch.int64)
@@ -162,6 +166,31 @@ def test_rows_divided_over_threads_give_the_whole_product(monkeypatch, threads, 
         assert (getattr(operand.times, "func", None) is matmul) == (density > 0.2)
         assert operand.times(right).tolist() == slow_product(matrix.tolist(), right.tolist())
         assert operand.transposed_times(tall).tolist() == slow_product(matrix.t().tolist(), tall.tolist())
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("density", [0.1, 1.0])
+@pytest.mark.parametrize("twice", [True, False])
+def test_a_large_product_is_that_of_torch_however_it_is_divided(monkeypatch, threads, density, twice):
+    """Both layouts have several slices, the sparse one several blocks in each, and the inner dimension has pieces."""
+    monkeypatch.setattr(ring, "available_cores", lambda: threads)
+    generator = torch.Generator().manual_seed(5)
+    filled = torch.rand(4603, 301, generator=generator) < density
+    matrix = torch.where(filled, torch.randint(MIN, MAX, (4603, 301), generator=generator), 0)
+    right = torch.randint(MIN, MAX, (301, 64), generator=generator)
+    tall = torch.randint(MIN, MAX, (4603, 64), generator=generator)
+    operand = static_operand(matrix, torch.clone, twice=twice)
+    assert torch.equal(operand.times(right), matrix @ right)
+    assert torch.equal(operand.transposed_times(tall), matrix.t() @ tall)
+
+
+def test_a_sparse_product_of_numbers_adds_them_up_in_the_order_of_columns():
+    """So results are the same in every layout: (0.1 + 0.2) + 0.3 is not 0.1 + (0.2 + 0.3)."""
+    matrix = torch.zeros(1500, 40, dtype=torch.float64)
+    matrix[::7, [3, 17, 31]] = double(0.1, 0.2, 0.3)
+    expected = torch.zeros(1500, dtype=torch.float64)
+    expected[::7] = 0.1 + 0.2 + 0.3
+    assert torch.equal(static_operand(matrix, torch.clone).times(torch.ones(40, 1).double()).ravel(), expected)
 
 
 def test_both_kernels_agree_on_a_large_product():

@@ -100,5 +100,19 @@ def test_what_is_not_sent_again_is_what_would_be(name: str, tmp_path: Path) -> N
     assert losses[0] == pytest.approx([record["loss"] for record in twin.metrics], rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "columns", "copies"),
+    [(1000, 8000, 2), (2000, 8000, 1), (8000, 1048, 2), (8000, 1049, 1), (1_000_000, 100, None)],
+)
+def test_memory_of_masked_features_is_foreseen(nodes: int, columns: int, copies: int | None) -> None:
+    """Of a party's features up to 64 MiB a transposed copy is kept; the dealer keeps no more than 1 GiB."""
+    sizes = dict.fromkeys("AB", PartySizes(columns, 0))
+    costs = paradigm_of(job({})).session.costs(job({}), nodes, sizes)
+    assert costs is not None
+    static = 8 * nodes * 2 * columns
+    assert costs.memory["server"] == (1 << 30 if copies is None else copies * static)
+    assert costs.memory["A"] >= (copies or 1) * static
+
+
 def test_no_plan_is_made_of_what_sizes_do_not_say() -> None:
     assert planned(job({"train": {"batch_size": 10}})) is None

@@ -64,24 +64,24 @@ class SecretRounding:
         numbers that are passed as float64 are not protected. Raises ``DataError``: they are of another dtype.
         """
         _, exponent, digits = _exponent_format(values.dtype)
-        unit = 2.0 ** (bits - digits + SLACK_BITS)
+        unit = 2.0 ** (bits - digits + SLACK_BITS - 64)
         for part, out, uniform in self._uniform(values, encoded, bits):
-            powers = (part & exponent).view(values.dtype)  # 2^e of every value, 0 of zeros
-            out.add_(uniform.mul_(powers).mul_(unit).round_().to(torch.int64))
+            powers = (part & exponent).view(values.dtype).to(torch.float64)  # 2^e of every value, 0 of zeros
+            out.add_(uniform.mul_(powers.mul_(unit)).round_().to(torch.int64))
 
     def _uniform(self, values: Tensor, results: Tensor, use: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield pieces of the values' bits and of ``results``, with one u in [-1/2, 1/2), float64, for each value.
+        """Yield pieces of the values' bits and of ``results``, with one u in [-2^63, 2^63), float64, for each value.
 
         u is AES of the value's bits and of ``use``: equal values have equal u.
         """
         flat = values.detach().contiguous().view(-1).view(_exponent_format(values.dtype)[0])
-        encryptor = self._cipher.encryptor()
+        encryptor, most = self._cipher.encryptor(), min(_PIECE, flat.numel())
+        blocks = torch.full((most, 2), use, dtype=torch.int64)
+        secret = torch.empty(_BLOCK_BYTES * (most + 1) - 1, dtype=torch.uint8)
         for part, out in zip(torch.split(flat, _PIECE), torch.split(results.view(-1), _PIECE), strict=True):
-            blocks = torch.full((len(part), 2), use, dtype=torch.int64)
-            blocks[:, 0] = part
-            secret = torch.empty(blocks.numel() * 8 + _BLOCK_BYTES - 1, dtype=torch.uint8)
-            size = encryptor.update_into(blocks.numpy().view("u1").data, secret.numpy().data)
-            yield part, out, secret[:size].view(torch.int64)[::2].to(torch.float64).mul_(2.0**-64)
+            blocks[: len(part), 0] = part
+            size = encryptor.update_into(blocks[: len(part)].numpy().view("u1").data, secret.numpy().data)
+            yield part, out, secret[:size].view(torch.int64)[::2].to(torch.float64)
 
 
 def _exponent_format(dtype: torch.dtype) -> tuple[torch.dtype, int, int]:

@@ -46,6 +46,8 @@ from veilgraph.mpc.ring import StaticOperand
 
 BLOCK_BYTES: Final = 1 << 26  # of the widest matrix in a block of rows
 
+KEEP_BYTES: Final = 1 << 30  # of static masks that the dealer keeps at most
+
 AHEAD: Final = 2  # blocks that are prepared, and dealt, before they are needed
 
 
@@ -92,7 +94,7 @@ class Dealer:
 
     Where a product has many blocks, the large matrices of the forward one are dealt as the holders use them, so that no
     more than ``AHEAD`` of them wait anywhere. Static masks of more than ``keep_bytes`` are expanded again in every
-    product.
+    product; those of half as much, of products of one block, are kept transposed too.
     """
 
     def __init__(
@@ -102,14 +104,15 @@ class Dealer:
         num_nodes: int,
         dim: int,
         secrets: SecretSource,
-        keep_bytes: int = 1 << 30,
+        keep_bytes: int = KEEP_BYTES,
         block_bytes: int = BLOCK_BYTES,
         device: torch.device = ring.CPU,
     ) -> None:
         self._link, self._features, self._dim, self._device = link, dict(features), dim, device
         self._seeds = {holder: secrets(SEED_BYTES) for holder in features}
         self._blocks = row_blocks(num_nodes, features, dim, block_bytes)
-        self._keeps = 8 * num_nodes * sum(features.values()) <= keep_bytes
+        kept = 8 * num_nodes * sum(features.values())
+        self._keeps, self._twice = kept <= keep_bytes, len(self._blocks) == 1 and 2 * kept <= keep_bytes
         self._kept: dict[tuple[PartyId, int], StaticOperand] = {}
 
     def send_seeds(self) -> None:
@@ -142,7 +145,7 @@ class Dealer:
         """Return a block of rows of U_owner as an operand, kept for later products unless all are too large."""
         if (found := self._kept.get((owner, block))) is None:
             mask = expand(self._seeds[owner], static_mask_name(block), (rows, self._features[owner]))
-            found = ring.dense_operand(mask, self._device)
+            found = ring.dense_operand(mask, self._device, twice=self._twice)
             if self._keeps:
                 self._kept[owner, block] = found
         return found
@@ -225,13 +228,15 @@ class SecureProduct:
         broadcast(self._link, self._others, tag, to_ring(part.to_dense()) - mask)
         differences = {
             other: ring.dense_operand(
-                receive_as(self._link, other, tag, (part.shape[0], self._features[other]), torch.int64), self._device
+                receive_as(self._link, other, tag, (part.shape[0], self._features[other]), torch.int64),
+                self._device,
+                twice=blocks == 1,
             )
             for other in self._others
         }
         keeps = blocks == 1 or part.layout == torch.sparse_csr or self._device.type != "cpu"
         if keeps:
-            operand = ring.static_operand(part, to_ring, self._device)
+            operand = ring.static_operand(part, to_ring, self._device, twice=blocks == 1)
         else:  # too large to keep twice: converted in every product
             operand = ring.remade_operand(lambda: ring.dense_operand(to_ring(part)))
         return _Block(rows, operand, differences)

@@ -137,16 +137,19 @@ MAX_DETECTED_BITS: Final = 12  # fractional bits that values have at most where 
 GUARD_BITS = 2  # Top bits of an opened value that must all equal its sign: the value stays below 2^(63 − GUARD_BITS).
 
 _SPARSE_BELOW = 0.12  # density below which the sparse product is the faster one
-_MIN_ROWS_PER_THREAD = 256
-_TRANSPOSED_ROWS = 512  # rows that a transposed product takes at a time: they stay in the cache
+_WORK_PER_THREAD = 1 << 25  # multiply-adds, one to four milliseconds: below, handing them to a thread does not pay
+_CACHED_ROWS = 512  # rows of a result, or of a right factor, that stay in the cache
+_LONG_INNER = 1 << 12  # inner dimension of a product above which its right factor does not
 _CHECKED_ROWS = 1 << 16
 _PART = 1 << 18  # elements that are encoded or decoded at a time
 
 _SLICES = 4
 # Slices of a sparse matrix depend on its size alone: floating sums over them come out the same on every machine.
 _ENTRIES_PER_SLICE = 50_000
+_ENTRIES_PER_COLUMN = 4  # that a column of a block of a sparse matrix has at least, on average
 
 Result = TypeVar("Result")
+Compressed = TypeVar("Compressed", sp.csr_array, sp.csc_array)
 
 
 def encode(
@@ -226,15 +229,23 @@ def remade_operand(make: Callable[[], StaticOperand]) -> StaticOperand:
 def _sparse_operand(matrix: sp.csr_array) -> StaticOperand:
     """A sparse static matrix in row slices for the thread pool.
 
-    The transposed product reads the same slices as columns of Aᵀ: it streams the right factor once and writes into a
-    small [F, d] matrix, three times faster than rows of Aᵀ that gather from all over it.
+    Both products go down the columns of a CSC matrix, and write all over a small result that stays in the cache. That
+    takes two thirds of the time of a product row by row. ``times`` has blocks of rows for it, and the transposed
+    product, which streams its right factor once, the same slices of A as columns of Aᵀ.
     """
     starts, slices = _row_slices(matrix)
+    blocks = [_column_blocks(part, start) for part, start in zip(slices, starts, strict=False)]
 
     def times(right: Tensor) -> Tensor:
         operand = right.detach().contiguous().numpy()
-        parts = in_parallel([partial(operator.matmul, part, operand) for part in slices], "sparse")
-        return torch.from_numpy(parts[0] if len(parts) == 1 else np.concatenate(parts))
+        result = np.empty((matrix.shape[0], operand.shape[1]), np.result_type(matrix.dtype, operand.dtype))
+
+        def multiply(part: list[tuple[slice, sp.csc_array]]) -> None:
+            for rows, block in part:
+                result[rows] = block @ operand
+
+        in_parallel([partial(multiply, part) for part in blocks], "sparse")
+        return torch.from_numpy(result)
 
     def transposed_times(right: Tensor) -> Tensor:
         operand = right.detach().contiguous().numpy()
@@ -243,6 +254,17 @@ def _sparse_operand(matrix: sp.csr_array) -> StaticOperand:
         return torch.from_numpy(reduce(operator.add, in_parallel(work, "sparse")))
 
     return StaticOperand(times, transposed_times)
+
+
+def _column_blocks(matrix: sp.csr_array, start: int) -> list[tuple[slice, sp.csc_array]]:
+    """Cut a CSR matrix, row ``start`` and below of a larger one, into CSC blocks: their rows there, and the blocks.
+
+    A very sparse matrix has fewer and taller ones, so that pointers to columns take less memory than its entries.
+    """
+    rows, columns = matrix.shape
+    height = max(_CACHED_ROWS, -(-_ENTRIES_PER_COLUMN * rows * columns // max(1, matrix.nnz)))
+    cuts = [slice(cut, min(cut + height, rows)) for cut in range(0, rows, height)]
+    return [(slice(start + cut.start, start + cut.stop), _with_int32_indices(matrix[cut].tocsc())) for cut in cuts]
 
 
 def limb_operand(matrix: Tensor, device: torch.device, limbs: Limbs | None = None) -> StaticOperand:
@@ -260,18 +282,27 @@ def limb_operand(matrix: Tensor, device: torch.device, limbs: Limbs | None = Non
     return StaticOperand(*sides)
 
 
-def dense_operand(matrix: Tensor, device: torch.device = CPU) -> StaticOperand:
-    """A dense static matrix whose products are computed on ``device``; floating ones on the CPU."""
+def dense_operand(matrix: Tensor, device: torch.device = CPU, *, twice: bool = False) -> StaticOperand:
+    """A dense static matrix whose products are computed on ``device``; floating ones on the CPU.
+
+    ``twice`` keeps Aᵀ beside A on the CPU: for as much memory again, the transposed product takes as long as
+    the other, else half as long again.
+    """
     if device.type != "cpu" and not matrix.is_floating_point():
         return limb_operand(matrix, device)
     matrix = matrix.contiguous()
+    if twice:
+        return StaticOperand(partial(matmul, matrix), partial(matmul, matrix.t().contiguous()))
     return StaticOperand(partial(matmul, matrix), partial(transposed_matmul, matrix))
 
 
-def static_operand(matrix: Tensor, convert: Callable[[Tensor], Tensor], device: torch.device = CPU) -> StaticOperand:
+def static_operand(
+    matrix: Tensor, convert: Callable[[Tensor], Tensor], device: torch.device = CPU, *, twice: bool = False
+) -> StaticOperand:
     """Wrap features [N, F], strided or sparse CSR, for repeated products in the layout that is faster at their density.
 
-    ``convert`` maps stored values elementwise, zero to zero; dense products in the ring are computed on ``device``.
+    ``convert`` maps stored values elementwise, zero to zero; dense products in the ring are
+    computed on ``device``, and ``twice`` is as for ``dense_operand``.
     """
     rows, columns = matrix.shape
     if matrix.layout == torch.sparse_csr:
@@ -282,10 +313,10 @@ def static_operand(matrix: Tensor, convert: Callable[[Tensor], Tensor], device: 
     else:
         filled = int(torch.count_nonzero(matrix))
         if filled >= _SPARSE_BELOW * max(matrix.numel(), 1):
-            return dense_operand(convert(matrix), device)
+            return dense_operand(convert(matrix), device, twice=twice)
         sparse = sp.csr_array(convert(matrix).numpy())
     if sparse.nnz >= _SPARSE_BELOW * max(rows * columns, 1):
-        return dense_operand(torch.from_numpy(sparse.toarray()), device)
+        return dense_operand(torch.from_numpy(sparse.toarray()), device, twice=twice)
     return _sparse_operand(sparse)
 
 
@@ -295,7 +326,7 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
         return left @ right
     out = torch.empty(left.shape[0], right.shape[1], dtype=torch.int64)
     kernel, right = _integer_kernel(), right.contiguous()
-    in_parallel([partial(kernel, left[rows], right, out[rows]) for rows in _slices_per_core(left)], "dense")
+    in_parallel([partial(kernel, left[rows], right, out[rows]) for rows in _slices_per_core(left, right)], "dense")
     return out
 
 
@@ -306,13 +337,15 @@ def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
     right = right.contiguous()
     return reduce(
         torch.add,
-        in_parallel([partial(_transposed_part, left[rows], right[rows]) for rows in _slices_per_core(left)], "dense"),
+        in_parallel(
+            [partial(_transposed_part, left[rows], right[rows]) for rows in _slices_per_core(left, right)], "dense"
+        ),
     )
 
 
-def _slices_per_core(matrix: Tensor) -> list[slice]:
-    rows = matrix.shape[0]
-    parts = min(available_cores(), max(1, rows // _MIN_ROWS_PER_THREAD))
+def _slices_per_core(matrix: Tensor, right: Tensor) -> list[slice]:
+    rows, work = matrix.shape[0], matrix.numel() * right.shape[1]
+    parts = max(1, min(available_cores(), work // _WORK_PER_THREAD, rows))
     return [slice(rows * part // parts, rows * (part + 1) // parts) for part in range(parts)]
 
 
@@ -320,7 +353,7 @@ def _transposed_part(left: Tensor, right: Tensor) -> Tensor:
     """leftᵀ·right as (rightᵀ·left)ᵀ: ``right`` is the narrow one, cheap to transpose."""
     kernel, total = _integer_kernel(), torch.zeros(right.shape[1], left.shape[1], dtype=torch.int64)
     piece = torch.empty_like(total)
-    for block, factor in zip(torch.split(left, _TRANSPOSED_ROWS), torch.split(right, _TRANSPOSED_ROWS), strict=True):
+    for block, factor in zip(torch.split(left, _CACHED_ROWS), torch.split(right, _CACHED_ROWS), strict=True):
         kernel(factor.t().contiguous(), block, piece)
         total += piece
     return total.t().contiguous()
@@ -335,7 +368,12 @@ def _integer_kernel() -> Callable[[Tensor, Tensor, Tensor], None]:
 
 
 def _direct_product(left: Tensor, right: Tensor, out: Tensor) -> None:
-    torch.mm(left, right, out=out)
+    if left.shape[1] <= _LONG_INNER:
+        torch.mm(left, right, out=out)
+        return
+    out.zero_()  # and by pieces of the inner dimension, whose part of the right factor stays in the cache
+    for part, factor in zip(torch.split(left, _CACHED_ROWS, dim=1), torch.split(right, _CACHED_ROWS), strict=True):
+        torch.addmm(out, part, factor, out=out)
 
 
 def _negated_product(left: Tensor, right: Tensor, out: Tensor) -> None:
@@ -351,7 +389,7 @@ def _row_slices(matrix: sp.csr_array) -> tuple[list[int], list[sp.csr_array]]:
     return starts, [_with_int32_indices(matrix[a:b]) for a, b in pairwise(starts)]
 
 
-def _with_int32_indices(matrix: sp.csr_array) -> sp.csr_array:
+def _with_int32_indices(matrix: Compressed) -> Compressed:
     if max(*matrix.shape, matrix.nnz) < np.iinfo(np.int32).max:
         matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
     return matrix

@@ -11,7 +11,7 @@ from veilgraph.core.text import TRUST, counted, listed
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph, rows_between
 from veilgraph.link.codec import HEADER_BYTES
-from veilgraph.mpc.product import AHEAD, row_blocks
+from veilgraph.mpc.product import AHEAD, KEEP_BYTES, row_blocks
 from veilgraph.mpc.ring import MAX_DETECTED_BITS
 from veilgraph.nn.combine import build_combine
 from veilgraph.nn.local.model import not_partitioned
@@ -93,10 +93,11 @@ def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) 
         notes.append("what an evaluation published is not sent again in the training step after it")
     memory = {}  # beside graph, network and optimiser
     ahead = 3 * _RING * dim * ((holders + 1) * nodes // blocks + 2 * everything)
+    static, copies = _RING * nodes * everything, 2 if blocks == 1 else 1  # matrices, and transposed ones
     for holder, own in columns.items():
-        kept = _RING * nodes * (everything - own) + (_RING + 24 // blocks) * nodes * own
+        kept = copies * static + 24 // blocks * nodes * own
         memory[holder] = real * nodes * dim + dealt * (kept + 16 * everything * dim + ahead)
-    memory[SERVER] = dealt * min(_RING * nodes * everything, 1 << 30)
+    memory[SERVER] = dealt * (copies * static if copies * static <= KEEP_BYTES else min(static, KEEP_BYTES))
     return Costs(stages, memory, notes)
 
 
