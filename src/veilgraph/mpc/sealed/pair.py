@@ -311,7 +311,10 @@ class PairMachine(Machine):
 
     def _hop(self, graph: HiddenGraph, ring: Ring, rows: Tensor | None, count: int) -> Tensor:
         """Share of a graph's sums over so many columns, int [N, count]."""
-        matrix, bits = graph.adjacency if rows is None else None, _DEGREE_BITS + graph.weight_bits
+        # A node has at most all edges that there are, each of which counts 1 unless it has a weight.
+        edges = (graph.slots - graph.nodes).bit_length()
+        bits = _DEGREE_BITS + graph.weight_bits if graph.weight_bits else min(edges, _DEGREE_BITS)
+        matrix = graph.adjacency if rows is None else None
         return self._together.hop(matrix, rows, (graph.nodes, graph.nodes), count, ring, bits)
 
     @override

@@ -2,14 +2,15 @@
 
 A factor F of one holder, such as its edges or its own columns, is multiplied by many columns of the other in a session,
 a few at a time. A product's bytes grow with the square root of its columns (``veilgraph.mpc.pair.products``), so both
-make shares of F·R ahead, for random columns R that the other draws. Of its columns x it sends x − R, and
+make shares of F·R beside those of the first columns, for random columns R that the other draws. Of later columns x it
+sends x − R, and
 
     F·x = F·(x − R) + F·R.
 
 No column of R is used twice, so what F's holder sees is uniform. R is of one session, and is never saved.
 
-A session's columns follow from public sizes: the program, run on shapes, counts them beforehand. A factor that is
-multiplied once takes the columns themselves in place of R, and so do columns that nobody foresaw.
+A session's columns follow from public sizes: the program, run on shapes, counts them beforehand. Columns that were not
+foreseen are as the first ones are: multiplied at once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MOST_ENTRIES: Final = 1 << 23
 """Of the random columns of a stock, to save memory."""
 
 Make = Callable[[Tensor | None, int], Tensor]
-"""This holder's share of a factor times so many columns, int [k, columns] at who has them; None at the factor's."""
+"""Computes this holder's share of a factor times so many columns: [k, columns] at who has them, None at the other."""
 
 
 class Passes(Protocol):
@@ -63,7 +64,7 @@ class Stocks:
         draw: Callable[[tuple[int, ...], torch.dtype], Tensor],
         foresee: Callable[[], Sequence[int]],
     ) -> None:
-        """``draw`` gives uniform numbers that the other holder lacks, ``foresee`` the ``asked`` of the whole session."""
+        """``draw`` gives uniform numbers that the other holder lacks, ``foresee`` all that will have been ``asked``."""
         self.asked = list[int]()
         self._passes, self._draw, self._foresee = passes, draw, foresee
         self._foreseen: Sequence[int] | None = None
@@ -86,21 +87,25 @@ class Stocks:
             what the factor's holder multiplies by it at home, [k, m] or None, and a share of all else, [n, m].
         """
         place, count = self._place_of(factor, kind), columns.shape[1]
-        to_come = self._to_come(place)
+        more = self._to_come(place) - count
         self.asked[place] += count
         stock = self._stocks.pop(place, None)
         if stock is None or stock.share.shape[1] < count:
-            size = min(to_come, max(1, MOST_ENTRIES // columns.shape[0]))
-            if size <= count:
-                return None, make(None if has_factor else columns, count)
-            random = None if has_factor else self._draw((columns.shape[0], size), columns.dtype)
-            stock = _Stock(random, make(random, size))
+            more = max(0, min(more, MOST_ENTRIES // columns.shape[0]))
+            random = None if has_factor else self._draw((columns.shape[0], more), columns.dtype)
+            share = make(None if random is None else torch.cat([columns, random], 1), count + more)
+            self._keep(place, _Stock(random, share[:, count:]))
+            return None, share[:, :count]
         taken = stock.take(count)
-        if stock.share.shape[1]:
-            self._stocks[place] = stock
-        own = None if taken.random is None else columns - taken.random
+        self._keep(place, stock)
+        own = None if taken.random is None else (columns - taken.random).contiguous()
         told = self._passes.masked(own, tuple(columns.shape), columns.dtype)
         return told if has_factor else None, taken.share
+
+    def _keep(self, place: int, stock: _Stock) -> None:
+        """Keep what is left of a stock."""
+        if stock.share.shape[1]:
+            self._stocks[place] = stock
 
     def _place_of(self, factor: object, kind: Hashable) -> int:
         """Number factors by their first use; one that is gone may leave its address to another."""

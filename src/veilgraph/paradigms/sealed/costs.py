@@ -92,7 +92,7 @@ def _run(machine: Machine, context: Context, steps: int, evaluate_every: int | N
 def _counting(
     context: Context, dealer: PartyId, rehearse: Callable[[Machine], object] = lambda _: None
 ) -> tuple[Machine, CountingMachine]:
-    """Make the machine that runs the program on shapes, and what it counts; ``rehearse`` runs the program on another."""
+    """Make the machine that runs the program on shapes, and what it counts; ``rehearse`` runs it on another before."""
     holders = list(context.sizes.columns)
     if dealer == NOBODY:
         from veilgraph.mpc.sealed.pair_counting import PairCountingMachine  # noqa: PLC0415 - what it needs is an extra
