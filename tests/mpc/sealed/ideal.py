@@ -10,11 +10,15 @@ from torch import Tensor
 
 
 class Ideal:
-    """The ideal functionality of both holders; ``calls`` counts what they ask for, ``shown`` has what one sees."""
+    """The ideal functionality of both holders; ``calls`` counts what they ask for, ``shown`` has what one sees.
+
+    ``hops``: columns of each hop.
+    """
 
     def __init__(self) -> None:
         self.calls: dict[str, int] = {}
         self.shown: list[Tensor] = []
+        self.hops: list[int] = []
         self._barrier = threading.Barrier(2, timeout=60)
         self._told: list[object] = [None, None]
         self._shares: list[Tensor] = []
@@ -104,6 +108,7 @@ class IdealEnd:
         ring: int,
         bits: int,
     ) -> Tensor:
+        self._ideal.hops += [columns] if rows is not None else []
         assert (matrix is None) != (rows is None)
         assert matrix is None or matrix.shape == shape
         assert matrix is None or not matrix.nnz or abs(matrix).sum(1).max() <= 1 << bits

@@ -101,10 +101,10 @@ def test_a_stock_has_no_more_columns_than_memory_is_set_aside_for(monkeypatch: p
     ideal = Ideal()
     found = run(program, dealer=NOBODY, foresee=asked, ideal=ideal)
     assert torch.equal(secret(found), wire(found, TWIN).known.to(torch.int64))
-    assert ideal.calls["hop"] == 2 * 2  # of two columns and two ahead, and of the two that are left
+    assert ideal.hops == [4, 4, 2, 2]  # in either ring two columns and two ahead, and the two that are left
 
 
-def sent(foreseen: Sequence[int]) -> tuple[dict[PartyId, int], Wire]:
+def sent(foreseen: Sequence[int]) -> tuple[dict[PartyId, int], Tensor]:
     """Bytes that both holders send by the real protocols, and the result."""
     names = NAMES[:2]
     hub, links = MemoryHub(names, 60), dict[PartyId, RecordedLink]()
@@ -130,6 +130,22 @@ def test_all_that_is_sent_is_counted(name: str) -> None:
     counted = {party: sum(cost.sent[party] for cost in counting.counted.costs.values()) for party in NAMES[:2]}
     assert bytes_sent == counted
     assert torch.equal(whole, wire(run(program), TWIN).known.to(torch.int64))
+
+
+class Factor:
+    """Something that stays."""
+
+
+def test_a_factor_at_the_address_of_one_that_is_gone_is_another() -> None:
+    stocks = pair_stocks.Stocks(Ideal().end(leads=True), lambda shape, dtype: torch.zeros(shape, dtype=dtype), tuple)
+    addresses = set()
+    for _ in range(20):
+        factor = Factor()
+        addresses.add(id(factor))
+        stocks.multiply(factor, "", torch.zeros(2, 3), lambda columns, count: torch.zeros(2, count), has_factor=True)
+        del factor
+    assert len(addresses) < 20
+    assert stocks.asked == [3] * 20
 
 
 COLUMNS = [torch.arange(3 * N).reshape(N, 3) * factor for factor in (1, 5, -7, 11)]
@@ -170,6 +186,23 @@ def test_no_difference_of_columns_shows_unless_a_mask_is_used_again(monkeypatch:
 
     monkeypatch.setattr(Holder, "drawn", repeated)
     assert differences_found(session(COLUMNS), COLUMNS) == 6
+
+
+def test_the_graphs_holder_draws_no_mask_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what both draw it would know x."""
+
+    def in_pair(_: Holder, forms: Sequence[Form]) -> list[Tensor]:
+        raise AssertionError(f"both draw {forms}")
+
+    forms, drawn = list[tuple[PartyId, Form]](), Holder.drawn
+    monkeypatch.setattr(Holder, "drawn_in_pair", in_pair)
+    monkeypatch.setattr(
+        Holder,
+        "drawn",
+        lambda holder, these: forms.extend((holder.party, each) for each in these) or drawn(holder, these),
+    )
+    session(COLUMNS)
+    assert forms == [("B", ((N, 12), torch.int64))]
 
 
 def test_sessions_have_no_mask_in_common() -> None:
