@@ -194,15 +194,16 @@ def test_the_graphs_holder_draws_no_mask_itself(monkeypatch: pytest.MonkeyPatch)
     def in_pair(_: Holder, forms: Sequence[Form]) -> list[Tensor]:
         raise AssertionError(f"both draw {forms}")
 
-    forms, drawn = list[tuple[PartyId, Form]](), Holder.drawn
+    found, drawn = list[tuple[PartyId, Form]](), Holder.drawn
+
+    def kept(holder: Holder, forms: Sequence[Form]) -> list[Tensor]:
+        found.extend((holder.party, form) for form in forms)
+        return drawn(holder, forms)
+
     monkeypatch.setattr(Holder, "drawn_in_pair", in_pair)
-    monkeypatch.setattr(
-        Holder,
-        "drawn",
-        lambda holder, these: forms.extend((holder.party, each) for each in these) or drawn(holder, these),
-    )
+    monkeypatch.setattr(Holder, "drawn", kept)
     session(COLUMNS)
-    assert forms == [("B", ((N, 12), torch.int64))]
+    assert found == [("B", ((N, 12), torch.int64))]
 
 
 def test_sessions_have_no_mask_in_common() -> None:
