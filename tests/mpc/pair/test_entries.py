@@ -113,12 +113,11 @@ def test_factors_are_encrypted_once_for_all_columns_and_few_slots_are_empty():
     assert [plan.parts for plan in found[2]] == [1, 3, 7]
 
 
-def test_what_cannot_be_scaled_is_refused():
-    with pytest.raises(ValueError, match="give one row or more"):
-        plan_scale(0, 5)
-    with pytest.raises(ValueError, match="gives one of factors and rows"):
+@pytest.mark.parametrize(("rows", "sizes"), [(None, (2, 3)), (torch.ones(2, 3), (0, 3)), (torch.ones(2, 3), (2, 0))])
+def test_what_cannot_be_scaled_is_refused(rows, sizes):
+    with pytest.raises(ValueError, match=r"gives one of factors and rows|give one row or more"):
         both(
-            lambda peer: scale(Keys(peer, system_secrets), None, None, (2, 3)),
+            lambda peer: scale(Keys(peer, system_secrets), None, rows, sizes),
             lambda peer: peer.hear((1,), torch.int64),
         )
 
