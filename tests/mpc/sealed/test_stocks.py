@@ -29,7 +29,7 @@ from veilgraph.mpc.sealed.wire import Wire, concatenate
 N, STEPS, D = 5, 3, 2
 EDGES = torch.tensor([[0, 1, 1, 4, 3, 3], [2, 2, 2, 2, 2, 4]])
 NUMBERS = torch.arange(24 * N).reshape(N, 24) * 5 % 7 - 3
-USES = [4, *[STEPS * columns for columns in (D, D, D, D, D, D, D, N, N)]]
+USES = [4, *[STEPS * columns for columns in (D, D, D, D, D, D, D, D, N, N)]]
 """Columns that ``program`` multiplies by each factor. Of what both have shares of, each one's share is a factor."""
 
 
@@ -45,6 +45,7 @@ def program(machine: Machine) -> Wire:
         machine.product(matmul, put(machine, "A", NUMBERS[:, 4:8]), put(machine, "B", NUMBERS[:4, :4]))
     )
     of_rows, of_columns, found = shared[:, :1], shared[:1], list[Wire]()
+    owned = put(machine, "B", NUMBERS[:, 4:5])
     for step in range(STEPS):
         own = put(machine, "A", NUMBERS[:, 8 + D * step :][:, :D])
         wide = machine.open(machine.hop([graph], own))
@@ -52,10 +53,11 @@ def program(machine: Machine) -> Wire:
         made = machine.open(machine.product(matmul, columns, wide[:4]))
         back = machine.open(machine.product(transposed_matmul, shared, made))
         scaled = machine.open(machine.product(torch.mul, narrow, of_rows))
+        alone = machine.open(machine.product(torch.mul, owned, narrow))
         across = machine.open(machine.product(torch.mul, of_columns, concatenate([wide, narrow], 1)))
         found += [
-            concatenate([wide, narrow, made, scaled, across], 1),
-            concatenate([back, back, back, back, back, back], 1),
+            concatenate([wide, narrow, made, scaled, alone, across], 1),
+            concatenate([back] * 7, 1),
         ]
     return concatenate(found)
 
@@ -90,9 +92,9 @@ def test_a_factor_is_multiplied_once_for_all_columns() -> None:
     run(program, dealer=NOBODY, foresee=asked, ideal=once)
     run(program, dealer=NOBODY, ideal=anew)
     names = ("hop", "matmul", "scale")
-    assert [once.calls[name] for name in names] == [2, 4, 4]  # matmul: the first product, which comes once, among them
-    assert [anew.calls[name] for name in names] == [2 * STEPS, 1 + 3 * STEPS, 4 * STEPS]
-    assert len(once.shown) == (STEPS - 1) * 9  # of the first columns nothing is shown
+    assert [once.calls[name] for name in names] == [2, 4, 5]  # matmul: the first product, which comes once, among them
+    assert [anew.calls[name] for name in names] == [2 * STEPS, 1 + 3 * STEPS, 5 * STEPS]
+    assert len(once.shown) == (STEPS - 1) * 10  # of the first columns nothing is shown
     assert not anew.shown
 
 
