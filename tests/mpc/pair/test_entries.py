@@ -11,7 +11,7 @@ pytest.importorskip("numba", reason="the kernels are compiled by numba: veilgrap
 from tests.mpc.pair.parties import both
 from veilgraph.core.secrets import system_secrets
 from veilgraph.link.view import RecordedLink
-from veilgraph.mpc.pair.entries import MOST_TERMS, inner, plan_of
+from veilgraph.mpc.pair.entries import MOST_TERMS, inner, plan_of, plan_scale, scale
 from veilgraph.mpc.pair.lattice import DEGREE, Keys, Owner, key_messages
 from veilgraph.mpc.pair.polynomials import Ring, primes_below
 
@@ -65,6 +65,63 @@ def test_sums_of_the_largest_numbers(bits):
     assert torch.equal(one + other, (full * full).sum(0))
 
 
+def scaled(factors, rows, wrap=lambda link: link):
+    """Shares of rows each times its factor; A has the factors, and encrypts."""
+    sizes = tuple(rows.shape)
+    return both(
+        lambda peer: scale(Keys(peer, system_secrets), factors, None, sizes),
+        lambda peer: scale(Keys(peer, system_secrets), None, rows, sizes),
+        wrap,
+    )
+
+
+SCALED = [(1, 1), (1, 8193), (5, 2), (8192, 2), (8193, 2), (2708, 23), (4100, 7), (16_000, 1), (140, 700)]
+
+
+@pytest.mark.parametrize("shape", SCALED)
+def test_rows_times_factors(shape):
+    factors, rows, sent = draw(shape[0], seed=1), draw(*shape, seed=2), []
+
+    def keep(message):
+        size = message.tensor.numel() * message.tensor.element_size()
+        sent.append((size, 0) if message.sender == "A" else (0, size))
+
+    one, other = scaled(factors, rows, lambda link: RecordedLink(link, keep=keep) if link.party == "A" else link)
+    assert one.dtype == other.dtype == torch.int64
+    assert torch.equal(one + other, factors[:, None] * rows)
+    plan = plan_scale(*shape)
+    assert sent == [*((size, 0) for size in key_messages(plan.scheme)), *plan.messages()]
+
+
+def test_rows_that_lie_across_and_the_largest_numbers():
+    edges = torch.tensor([LEAST, 2**63 - 1, -1, 0, 1, 2**62])
+    factors, rows = edges, edges.expand(4, 6).T
+    assert not rows.is_contiguous()
+    one, other = scaled(factors, rows)
+    assert torch.equal(one + other, factors[:, None] * rows)
+    one, other = scaled(draw(12)[::2], draw(9, 12).T[::2, ::3])
+    assert torch.equal(one + other, draw(12)[::2, None] * draw(9, 12).T[::2, ::3])
+
+
+def test_factors_are_encrypted_once_for_all_columns_and_few_slots_are_empty():
+    found = [[plan_scale(rows, columns) for columns in (1, 100, 1000)] for rows in (140, 2708, 5732, 9000)]
+    for plan in (plan for plans in found for plan in plans):
+        fresh = sum(size for size, _ in plan.messages())
+        assert fresh == 3 * plan.parts * 8 * plan.scheme.fresh_words(1)
+    for plans in found:
+        assert sum(map(sum, plans[2].messages())) / (plans[2].rows * 1000) < 62
+    assert [plan.parts for plan in found[2]] == [1, 3, 7]
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(None, (2, 3)), (torch.ones(2, 3), (0, 3)), (torch.ones(2, 3), (2, 0))])
+def test_what_cannot_be_scaled_is_refused(rows, sizes):
+    with pytest.raises(ValueError, match=r"gives one of factors and rows|give one row or more"):
+        both(
+            lambda peer: scale(Keys(peer, system_secrets), None, rows, sizes),
+            lambda peer: peer.hear((1,), torch.int64),
+        )
+
+
 def test_few_entries_lie_side_by_side():
     cases = [(32, 980, 32), (2, 379_120, 64), (140, 10_031, 64), (1, 1, 64), (256, 1, 64)]
     plans = [plan_of(terms, entries, bits) for terms, entries, bits in cases]
@@ -103,6 +160,29 @@ def test_what_is_decrypted_is_uniform_whatever_the_sum(bits, primes, monkeypatch
         assert abs(fractions.mean() - 0.5) < 6 / np.sqrt(12 * DEGREE)
         assert abs(((fractions - 0.5) ** 2).mean() * 12 - 1) < 6 * np.sqrt(4 / 5 / DEGREE)
     assert 2.0 ** (8 + 2 * bits - 2) / (slots.modulus / 2) <= 2.0**-44.9  # the chance that a result is wrong
+
+
+def test_what_is_decrypted_of_scaled_rows_is_uniform_and_shares_are(monkeypatch):
+    decrypted, slots, receive = [], Ring(DEGREE, primes_below(60, 6, DEGREE)[3:6]), Owner.receive
+
+    def spy(owner, *arguments):
+        decrypted.append(receive(owner, *arguments))
+        return decrypted[-1]
+
+    monkeypatch.setattr(Owner, "receive", spy)
+    shares = scaled(torch.full((DEGREE,), LEAST), torch.full((DEGREE, 2), LEAST))
+    residues = slots.transform(np.stack(decrypted, axis=1))
+    for number in range(2):
+        for row, prime in zip(residues[number], slots.primes, strict=True):
+            assert abs((row.astype(float) / prime).mean() - 0.5) < 6 / np.sqrt(12 * DEGREE)
+    assert not (residues[0] == residues[1]).any()
+    for values in shares:
+        octets = values.contiguous().view(torch.uint8).reshape(-1, 8)
+        for place in range(8):
+            counts = torch.bincount(octets[:, place].to(torch.int64), minlength=256)
+            assert (
+                abs(float(((counts - len(octets) / 256) ** 2 / (len(octets) / 256)).sum()) - 255) < 6 * (2 * 255) ** 0.5
+            )
 
 
 def test_shares_are_uniform_and_do_not_repeat():

@@ -15,7 +15,7 @@ from tests.mpc.pair.parties import both
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.randomness import Keystream
 from veilgraph.link.view import RecordedLink
-from veilgraph.mpc.pair.entries import plan_of
+from veilgraph.mpc.pair.entries import plan_of, plan_scale
 from veilgraph.mpc.pair.lattice import DEGREE, FLOOD_BITS, MODULUS_BITS, TAIL, Owner, Responder, scheme
 from veilgraph.mpc.pair.packing import pack, packed_words, unpack
 from veilgraph.mpc.pair.polynomials import words
@@ -27,6 +27,8 @@ SCHEMES = [
     plan_matmul((140, 1434, 32), 64)[1].scheme,
     plan_hop((2708, 2708, 140), 32).scheme,
     plan_hop((2708, 2708, 7), 64).scheme,
+    plan_hop((2708, 2708, 1120), 32, 14).scheme,
+    plan_scale(2708, 1000).scheme,
     plan_of(2, 8192, 64).scheme,
 ]
 

@@ -10,10 +10,15 @@ from torch import Tensor
 
 
 class Ideal:
-    """The ideal functionality of both holders; ``calls`` counts what they ask for."""
+    """The ideal functionality of both holders; ``calls`` counts what they ask for, ``shown`` has what one sees.
+
+    ``hops``: columns of each hop.
+    """
 
     def __init__(self) -> None:
         self.calls: dict[str, int] = {}
+        self.shown: list[Tensor] = []
+        self.hops: list[int] = []
         self._barrier = threading.Barrier(2, timeout=60)
         self._told: list[object] = [None, None]
         self._shares: list[Tensor] = []
@@ -40,6 +45,16 @@ class Ideal:
         self._barrier.wait()
         return found
 
+    def passed(self, place: int, own: Tensor | None) -> Tensor:
+        """What one holder shows the other; ``shown`` keeps all of it."""
+        self._told[place] = own
+        self._barrier.wait()
+        (found,) = [each for each in self._told if isinstance(each, Tensor)]
+        if place == 0:
+            self.shown.append(found)
+        self._barrier.wait()
+        return found
+
 
 class IdealEnd:
     def __init__(self, ideal: Ideal, place: int) -> None:
@@ -63,6 +78,22 @@ class IdealEnd:
 
         return self._ask("matmul", (left, right), multiply)
 
+    def scale(self, factors: Tensor | None, rows: Tensor | None, sizes: tuple[int, int]) -> Tensor:
+        assert (factors is None) != (rows is None)
+        assert factors is None or tuple(factors.shape) == sizes[:1]
+        assert rows is None or tuple(rows.shape) == sizes
+
+        def multiply(*pairs: Sequence[Tensor | None]) -> Tensor:
+            (one,) = [each for each, _ in pairs if each is not None]
+            (other,) = [each for _, each in pairs if each is not None]
+            return one[:, None] * other
+
+        return self._ask("scale", (factors, rows), multiply)
+
+    def masked(self, own: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        assert own is None or (tuple(own.shape), own.dtype) == (shape, dtype)
+        return self._ideal.passed(self._place, own)
+
     def inner(self, own: Tensor, bits: int = 64) -> Tensor:
         assert own.ndim == 2
         assert bits == 64 or not own.numel() or int(own.abs().max()) < 1 << (bits - 1)
@@ -77,6 +108,7 @@ class IdealEnd:
         ring: int,
         bits: int,
     ) -> Tensor:
+        self._ideal.hops += [columns] if rows is not None else []
         assert (matrix is None) != (rows is None)
         assert matrix is None or matrix.shape == shape
         assert matrix is None or not matrix.nnz or abs(matrix).sum(1).max() <= 1 << bits

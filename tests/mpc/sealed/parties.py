@@ -40,6 +40,8 @@ def run(
     noise: SecretSource = os.urandom,
     dealer: PartyId = SERVER,
     pair_secrets: SecretSource = os.urandom,
+    foresee: Callable[[], Sequence[int]] = tuple,
+    ideal: Ideal | None = None,
 ) -> dict[PartyId, object]:
     """What the program gives each party, the dealer and the twin ("") included.
 
@@ -52,11 +54,13 @@ def run(
         keeps: whether they keep transcripts.
         noise: the twin's source of it.
         dealer: who deals: a server, or one of the holders.
-        pair_secrets: of the first holder that computes, where another holder deals.
+        pair_secrets: of the first holder that computes, where another holder deals; of both to whom nobody deals.
+        foresee: the columns that two holders without a dealer multiply by each factor.
+        ideal: what such two compute together.
     """
     names: Sequence[PartyId] = NAMES[:holders]
     parties = names if dealer in (*names, NOBODY) else [*names, dealer]
-    hub, ideal = MemoryHub(parties, 60), Ideal()
+    hub, together = MemoryHub(parties, 60), ideal or Ideal()
 
     def one(party: PartyId) -> object:
         link = RecordedLink(wrapped(hub.link(party)), keep_transcript=keeps)
@@ -66,7 +70,8 @@ def run(
             if party == dealer:
                 return program(DealerMachine(link, names, secrets))
             if dealer == NOBODY:
-                return program(PairMachine(link, names, ideal.end(leads=party == names[0])))
+                end = together.end(leads=party == names[0])
+                return program(PairMachine(link, names, end, pair_secrets, foresee))
             return program(HolderMachine(link, names, dealer, pair_secrets))
         except BaseException as error:
             hub.fail(party, error)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tests.roles.federation import Settings
 from veilgraph.audit.attack import load_view
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.mpc.sealed.pair_stocks import Passes, Stocks
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import chosen_twin
 from veilgraph.protocol.costs import size_of
@@ -157,6 +159,41 @@ def test_gone_on_with_it_ends_where_it_would_have_ended(whole: tuple[SealedJob, 
     assert resumed.summary["started_at"] == 2
     apart = zip(layers(run.path), layers(resumed.path), strict=True)
     assert max(float((one - other).abs().max()) for one, other in apart) < ROUNDING
+
+
+Forecasts = list[tuple[Stocks, Sequence[int]]]
+
+
+@pytest.fixture
+def forecasts(monkeypatch: pytest.MonkeyPatch) -> Forecasts:
+    """Of each machine that two holders run: its stocks, and the columns that it foresaw."""
+    found, made = Forecasts(), Stocks.__init__
+
+    def kept(stocks: Stocks, passes: Passes, draw: Callable[..., Tensor], foresee: Callable[[], Sequence[int]]) -> None:
+        def keep() -> Sequence[int]:
+            found.append((stocks, foresee()))
+            return found[-1][1]
+
+        made(stocks, passes, draw, keep)
+
+    monkeypatch.setattr(Stocks, "__init__", kept)
+    return found
+
+
+@pytest.mark.parametrize("whole", [MLP], ids=["mlp"], indirect=True)
+def test_a_prediction_and_a_session_that_goes_on_foresee_all_that_they_multiply(
+    whole: tuple[SealedJob, TrainResult], forecasts: Forecasts, tmp_path: Path
+) -> None:
+    job, run = whole
+    predict(run.path)
+    assert len([multiplied for _, multiplied in forecasts if multiplied]) == 2, "both holders"
+    assert all(stocks.asked == multiplied for stocks, multiplied in forecasts if multiplied)
+    with cut_at(3), pytest.raises(CutError):
+        train(job, tmp_path / "cut")
+    forecasts.clear()
+    resume(tmp_path / "cut")
+    assert len([multiplied for _, multiplied in forecasts if multiplied]) == 2
+    assert all(stocks.asked == multiplied for stocks, multiplied in forecasts if multiplied)
 
 
 @nightly

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -52,6 +53,7 @@ COLUMNS_AT_ONCE: Final = 4
 HELD_BYTES: Final = 1 << 30
 """Of answers of a sparse matrix, which are sent together; it bounds memory, and how long the other party waits."""
 _TERMS_AT_ONCE: Final = 32
+_FEW: Final = 64  # one of so many entries of a matrix that is taken for sparse is not zero
 
 
 @dataclass(frozen=True)
@@ -92,11 +94,16 @@ class Plan:
         answers = [self.scheme.answer_words(rows * len(part), wanted) for part in parts(columns, COLUMNS_AT_ONCE)]
         return [(8 * size, 0) for size in fresh] + [(0, 8 * size) for size in answers]
 
-    def cost(self) -> float:
-        """Seconds: of both parties' CPU, save for the entries of a sparse matrix, and of the bytes on the wire."""
+    def cost(self, *, sparse: bool = False) -> float:
+        """Seconds: of both parties' CPU, save for the entries of a sparse matrix, and of the bytes on the wire.
+
+        ``sparse``: the right matrix is taken for one that few entries of are not zero, though all may be.
+        """
         rows, inner, columns = self.grid
         counts = {"encrypt": rows * inner, "receive": rows * inner, "answer": rows * columns}
-        if not self.shifts:
+        if not self.shifts and sparse:
+            counts |= {"transform": 2 * rows * inner, "shift": rows * prod(self.sizes[1:]) // _FEW}
+        elif not self.shifts:
             counts |= {"transform": inner * columns, "multiply": 2 * rows * inner * columns}
         residues = self.scheme.degree * self.scheme.primes
         seconds = sum(count * residues * _SECONDS[name] for name, count in counts.items())

@@ -7,6 +7,7 @@ from itertools import count
 from typing import Final, Literal
 
 import scipy.sparse as sp
+import torch
 from torch import Tensor
 
 from veilgraph.core.secrets import SecretSource
@@ -38,6 +39,17 @@ class Exchange(Bits):
         ``multiplies``: public, the side whose owner does not encrypt; None: the cheaper one.
         """
         return products.matmul(self._keys, left, right, sizes, multiplies=multiplies)
+
+    def scale(self, factors: Tensor | None, rows: Tensor | None, sizes: tuple[int, int]) -> Tensor:
+        """Return a share of the other's ``rows`` [n, m], each times its factor of one party, [n]: int64 [n, m]."""
+        return entries.scale(self._keys, factors, rows, sizes)
+
+    def masked(self, own: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Send ``own``, which masks hide that are used once, and return it; None: receive the other's."""
+        if own is None:
+            return self._peer.hear(shape, dtype)
+        self._peer.tell(own)
+        return own
 
     def inner(self, own: Tensor, bits: int = WORD_BITS) -> Tensor:
         """Return a share of Σ_j x_j·y_j of each party's [J, n], numbers with a sign of ``bits``: int64 [n]."""
@@ -71,6 +83,11 @@ class ProductCosts:
         """Return what ``matmul`` costs; ``left_leads``: the leader has the left matrix."""
         encrypts_left, plan = products.plan_matmul(sizes, WORD_BITS, multiplies)
         return self._exchanges(plan.scheme, plan.messages(), leads=left_leads == encrypts_left)
+
+    def scale(self, rows: int, columns: int, *, factors_lead: bool) -> Exchanges:
+        """Return what ``scale`` costs; ``factors_lead``: the leader has the factors."""
+        plan = entries.plan_scale(rows, columns)
+        return self._exchanges(plan.scheme, plan.messages(), leads=factors_lead)
 
     def inner(self, terms: int, size: int, bits: int) -> Exchanges:
         """Return what ``inner`` of [terms, size] numbers costs."""

@@ -34,14 +34,15 @@ _DTYPES: Final = {32: torch.int32, 64: torch.int64}
 def plan_matmul(sizes: Sizes, bits: int, multiplies: Side | None = None) -> tuple[bool, Plan]:
     """Choose blocks, and who encrypts: True if the owner of the left matrix, else the product is transposed.
 
-    ``multiplies``: the side whose owner does not encrypt, as where its matrix may be sparse; None: either may.
+    ``multiplies``: the side whose owner does not encrypt, as where its matrix may be sparse, and is so if it is large;
+    None: either may.
     """
     n, k, m = sizes
     candidates = []
     for left, turned, weight_bits in ((True, (n, k, m), min(bits, WORD_BITS - 1)), (False, (m, k, n), WORD_BITS - 1)):
         found = plans(turned, 1 << WORD_BITS, k * 2.0**weight_bits, k * 4.0**weight_bits, shifts=False)
         candidates += [(left, plan) for plan in found if multiplies != ("left" if left else "right")]
-    return min(candidates, key=lambda candidate: candidate[1].cost())
+    return min(candidates, key=lambda candidate: candidate[1].cost(sparse=multiplies is not None))
 
 
 def matmul_messages(sizes: Sizes, bits: int, multiplies: Side | None = None) -> Messages:

@@ -5,13 +5,15 @@ holder p's share is −λ_p, with Λ at the one that leads. Openings without a c
 they are.
 
 What both compute together is shares of functions of what each has (``Together``): products by encryption, bits by
-oblivious transfer (``veilgraph.mpc.pair``).
+oblivious transfer (``veilgraph.mpc.pair``). A factor that stays is multiplied by random columns ahead (``Stocks``): it
+is a hidden graph, the left matrix of a product, or what every entry of a row or column is multiplied by.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Literal, Protocol
 
 import scipy.sparse as sp
@@ -27,6 +29,7 @@ from veilgraph.mpc.sealed.correlations import Holder, Operation, Result, encoded
 from veilgraph.mpc.sealed.hops import HiddenGraph, Hide
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.opening import Open
+from veilgraph.mpc.sealed.pair_stocks import Make, Stocks
 from veilgraph.mpc.sealed.picks import Pick
 from veilgraph.mpc.sealed.sines import FACTOR_BITS, SUM_BITS, UNIT_BITS, odd_multiples
 from veilgraph.mpc.sealed.wire import DTYPES, Bilinear, Bit, Ring, Summands, Wire
@@ -52,6 +55,12 @@ class Together(Protocol):
 
         ``multiplies``: whose owner works in plaintext, for less where it has few entries that are not zero.
         """
+
+    def scale(self, factors: Tensor | None, rows: Tensor | None, sizes: tuple[int, int], /) -> Tensor:
+        """The other's ``rows`` [n, m], each times its factor of one party, [n]: [n, m]."""
+
+    def masked(self, own: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, /) -> Tensor:
+        """What one sends to the other, under masks that are used once: at both, of this shape and dtype."""
 
     def inner(self, own: Tensor, bits: int = 64, /) -> Tensor:
         """Σ_j x_j·y_j of the first party's x and the second's y, [J, n] of signed numbers of ``bits``: [n]."""
@@ -85,13 +94,22 @@ class Together(Protocol):
 
 
 class PairMachine(Machine):
-    """The machine of one of two holders, to whom nobody deals; ``secrets`` gives the seeds of its streams."""
+    """The machine of one of two holders, to whom nobody deals.
+
+    ``secrets`` gives the seeds of its streams, ``foresee`` the columns that this session multiplies by each factor.
+    """
 
     def __init__(
-        self, link: Link, holders: Sequence[PartyId], together: Together, secrets: SecretSource = system_secrets
+        self,
+        link: Link,
+        holders: Sequence[PartyId],
+        together: Together,
+        secrets: SecretSource = system_secrets,
+        foresee: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         super().__init__(holders, link.party, NOBODY)
         self._together, self._holder = together, Holder(link, self.computing, NOBODY, secrets, shares_stream=True)
+        self._stocks = Stocks(together, lambda shape, dtype: self._holder.drawn([(shape, dtype)])[0], foresee)
 
     @property
     def _leads(self) -> bool:
@@ -126,36 +144,82 @@ class PairMachine(Machine):
     def split(self, wire: Wire) -> Summands:
         return Summands(self._own(wire), wire.bits)
 
-    @override
-    def product(self, function: Bilinear, left: Wire, right: Wire) -> Summands:
-        one, other, bits = self._own(left), self._own(right), left.bits + right.bits
-        own = function(one, other)
+    def _linear(
+        self,
+        factor: object,
+        kind: str,
+        holders: Sequence[PartyId],
+        columns: Tensor,
+        home: Callable[[Tensor], Tensor],
+        make: Make,
+    ) -> Tensor:
+        """Multiply a factor that ``holders`` have shares of by columns [k, m]: this party's share, [n, m].
+
+        ``home`` multiplies this party's share of the factor, ``make`` one party's by the other's columns.
+        """
+        seen, rest = columns, list[Tensor]()
+        for holder in holders:
+            has = holder == self.party
+            told, share = self._stocks.multiply(factor, (kind, holder), columns, make, has_factor=has)
+            seen = seen if told is None else seen + told
+            rest.append(share)
+        return sum(rest, start=home(seen))
+
+    def _meets(self, left: Wire, right: Wire) -> list[PartyId]:
+        """Holders whose share of ``left`` meets the other's of ``right``: what somebody owns is its alone."""
         first, second = self.holders
-        # Whose share of the left factor meets the other's of the right one: a factor that somebody owns is its alone.
-        meets = [
+        return [
             holder
             for holder, peer in ((first, second), (second, first))
             if left.owner in (None, holder) and right.owner in (None, peer)
         ]
+
+    @override
+    def product(self, function: Bilinear, left: Wire, right: Wire) -> Summands:
+        bits, meets = left.bits + right.bits, self._meets(left, right)
         if not meets:
-            return Summands(own, bits)
+            return Summands(function(self._own(left), self._own(right)), bits)
         if function is torch.mul:
-            flat, others = (part.broadcast_to(own.shape).reshape(-1) for part in (one, other))
-            if left is right:
-                return Summands(own + 2 * self._together.inner(flat[None]).reshape(own.shape), bits)
-            factors = [flat if holder == self.party else others for holder in meets]
-            return Summands(own + self._together.inner(torch.stack(factors)).reshape(own.shape), bits)
-        if function is transposed_matmul:
-            one = one.T
-        elif function is not matmul:
+            return Summands(self._entries(left, right, meets), bits)
+        if function is not matmul and function is not transposed_matmul:
             raise TypeError(f"{function}: two holders without a dealer multiply entries and matrices alone")
-        sizes = one.shape[0], one.shape[1], other.shape[1]
+        one, other = self._own(left), self._own(right)
+        one = one.T if function is transposed_matmul else one
         # What a holder put in may be sparse, a share never is.
         multiplies: Literal["left", "right"] | None = "left" if left.owner else "right" if right.owner else None
-        for holder in meets:
-            factor = (one, None) if holder == self.party else (None, other)
-            own = own + self._together.matmul(factor[0], factor[1], sizes, multiplies)
-        return Summands(own, bits)
+
+        def make(columns: Tensor | None, count: int) -> Tensor:
+            sizes = one.shape[0], one.shape[1], count
+            return self._together.matmul(one if columns is None else None, columns, sizes, multiplies)
+
+        kind = function.__name__
+        return Summands(self._linear(left, kind, meets, other, lambda seen: matmul(one, seen), make), bits)
+
+    def _entries(self, left: Wire, right: Wire, meets: Sequence[PartyId]) -> Tensor:
+        """Multiply entry by entry. One factor of each row or column is multiplied by all of it."""
+        for factor, of in ((left, right), (right, left)):
+            for turned, shape in ((False, (*of.shape[:-1], 1)), (True, (1, *of.shape[1:]))):
+                if len(of.shape) == 2 and factor.shape == shape != of.shape:
+                    return self._scaled(factor, of, turned=turned)
+        one, other = self._own(left), self._own(right)
+        own = one * other
+        flat, others = (part.broadcast_to(own.shape).reshape(-1) for part in (one, other))
+        if left is right:
+            return own + 2 * self._together.inner(flat[None]).reshape(own.shape)
+        factors = [flat if holder == self.party else others for holder in meets]
+        return own + self._together.inner(torch.stack(factors)).reshape(own.shape)
+
+    def _scaled(self, factor: Wire, of: Wire, *, turned: bool) -> Tensor:
+        """Multiply rows of a wire [n, m] each by its factor [n, 1] or, ``turned``, columns by [1, m]."""
+        own, columns = self._own(factor), self._own(of)
+        own, columns = (own.T, columns.T) if turned else (own, columns)
+
+        def make(rows: Tensor | None, count: int) -> Tensor:
+            return self._together.scale(own[:, 0] if rows is None else None, rows, (len(own), count))
+
+        meets = self._meets(factor, of)
+        found = self._linear(factor, f"scale {turned}", meets, columns, lambda seen: own * seen, make)
+        return found.T if turned else found
 
     @override
     def triple(self, left: Wire, middle: Wire, right: Wire) -> Summands:
@@ -232,16 +296,26 @@ class PairMachine(Machine):
     @override
     def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
         own, weight_bits = self._own(wire), graphs[0].weight_bits
+        ring: Ring = 32 if wire.ring == 32 else 64
         total = own << weight_bits
         for graph in graphs:
-            matrix = graph.adjacency if self.party == graph.owner else None
-            if matrix is not None:
-                total = total + torch.from_numpy(matrix @ own.numpy())
-            rows = None if self.party == graph.owner else own
-            shape = graph.nodes, graph.nodes
-            ring: Ring = 32 if wire.ring == 32 else 64
-            total = total + self._together.hop(matrix, rows, shape, own.shape[1], ring, _DEGREE_BITS + weight_bits)
+            total = total + self._linear(
+                graph,
+                f"hop {ring}",
+                [graph.owner],
+                own,
+                partial(_sums, graph.adjacency if self.party == graph.owner else None),
+                partial(self._hop, graph, ring),
+            )
         return Summands(total, wire.bits + weight_bits)
+
+    def _hop(self, graph: HiddenGraph, ring: Ring, rows: Tensor | None, count: int) -> Tensor:
+        """Share of a graph's sums over so many columns, int [N, count]."""
+        # A node has at most all edges that there are, each of which counts 1 unless it has a weight.
+        edges = (graph.slots - graph.nodes).bit_length()
+        bits = _DEGREE_BITS + graph.weight_bits if graph.weight_bits else min(edges, _DEGREE_BITS)
+        matrix = graph.adjacency if rows is None else None
+        return self._together.hop(matrix, rows, (graph.nodes, graph.nodes), count, ring, bits)
 
     @override
     def pick(self, owner: PartyId, rows: Tensor | None, count: int, wire: Wire) -> Summands:
@@ -252,3 +326,8 @@ class PairMachine(Machine):
         ones = torch.ones(count, dtype=torch.int32).numpy()
         matrix = sp.csr_array((ones, (torch.arange(count).numpy(), chosen.numpy())), shape=(count, nodes))
         return Summands(own[chosen] + self._together.hop(matrix, None, (count, nodes), own.shape[1], 64, 0), wire.bits)
+
+
+def _sums(matrix: sp.csr_array | None, rows: Tensor) -> Tensor:
+    """Sum rows at the owner of a matrix; zeros at others."""
+    return torch.zeros_like(rows) if matrix is None else torch.from_numpy(matrix @ rows.numpy())

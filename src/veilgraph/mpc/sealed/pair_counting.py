@@ -11,6 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.types import NOBODY, PartyId
+from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.pair import bits
 from veilgraph.mpc.pair.exchange import ProductCosts
 from veilgraph.mpc.pair.peer import Exchanges
@@ -20,16 +21,26 @@ from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.hops import HiddenGraph
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.pair import PairMachine
+from veilgraph.mpc.sealed.pair_stocks import Stocks
 from veilgraph.mpc.sealed.wire import DTYPES, Ring, Summands, Wire
 
 
 class PairCountingMachine(PairMachine):
-    """Counts, from the first of two holders' side, every message that a program would send; ``counted`` has it."""
+    """Counts, from the first of two holders' side, every message that a program would send; ``counted`` has it.
 
-    def __init__(self, holders: Sequence[PartyId]) -> None:
+    ``foreseen`` is another's ``asked``, that of the same program: columns that it multiplies by each factor.
+    """
+
+    def __init__(self, holders: Sequence[PartyId], foreseen: Sequence[int] = ()) -> None:
         Machine.__init__(self, holders, holders[0], NOBODY)
         self.counted = CountingMachine(holders, NOBODY)
         self._together = _Counted(self.counted)
+        self._stocks = Stocks(self._together, self._zeros, lambda: foreseen)
+
+    @property
+    def asked(self) -> list[int]:
+        """Columns that each factor was multiplied by, factors in the order of their first use."""
+        return self._stocks.asked
 
     @override
     def at(self, place: str) -> None:
@@ -91,6 +102,13 @@ class _Counted:
     ) -> Tensor:
         exchanges = self._products.matmul(sizes, multiplies, left_leads=left is not None)
         return self._result(exchanges, (sizes[0], sizes[2]))
+
+    def scale(self, factors: Tensor | None, rows: Tensor | None, sizes: tuple[int, int]) -> Tensor:
+        return self._result(self._products.scale(*sizes, factors_lead=factors is not None), sizes)
+
+    def masked(self, own: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        size = HEADER_BYTES + prod(shape) * dtype.itemsize
+        return self._result([(size, 0) if own is not None else (0, size)], shape, dtype)
 
     def inner(self, own: Tensor, bits: int = 64) -> Tensor:
         terms, entries = own.shape

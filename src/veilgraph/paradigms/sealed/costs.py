@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import torch
@@ -47,22 +48,11 @@ def costs_of(
     mean number of dealings is counted. ``dealer`` is the server or a holder.
     """
     sizes = context.sizes
-    machine, counted = _counting(context, dealer)
-    program = program_of(machine, context, lambda _: system_secrets)
-    program.enter(trains=True)
-    program.begin()
-    evaluations, best = 0, program.shares()
-    for step in range(steps):
-        program.step(step, best)
-        if evaluate_every and ((step + 1) % evaluate_every == 0 or step + 1 == steps):
-            program.score(step + 1)
-            evaluations, best = evaluations + 1, program.shares()
-    if context.plan.release or sizes.asked != 0:
-        program.restore({TRIAL: torch.tensor(_costliest_trials(context, dealer))}, training=False)
-    if context.plan.release:
-        program.release()
-    if sizes.asked != 0:
-        program.predict()
+    run = partial(_run, context=context, steps=steps, evaluate_every=evaluate_every)
+    machine, counted = _counting(
+        context, dealer, lambda machine: run(machine, predicting=range(len(context.plan.trials)))
+    )
+    evaluations = run(machine, predicting=_costliest_trials(context, dealer))
     rounds, sent = Counter[str](), dict[str, Counter[PartyId]]()
     for place, cost in counted.costs.items():
         name = {"step": _STEPS, "score": _EVALUATIONS}.get(place.split(" ")[0], place or "seeds")
@@ -92,13 +82,39 @@ def _computing(sent_bytes: int) -> str:
     )
 
 
-def _counting(context: Context, dealer: PartyId) -> tuple[Machine, CountingMachine]:
-    """Make the machine that runs the program on shapes, and what it counts."""
+def _run(machine: Machine, context: Context, steps: int, evaluate_every: int | None, predicting: Sequence[int]) -> int:
+    """Run a training on a machine without data, with its final release and prediction; return how often it is scored.
+
+    ``predicting``: the trials whose mean, or which alone, is released and predicts.
+    """
+    program = program_of(machine, context, lambda _: system_secrets)
+    program.enter(trains=True)
+    program.begin()
+    evaluations, best = 0, program.shares()
+    for step in range(steps):
+        program.step(step, best)
+        if evaluate_every and ((step + 1) % evaluate_every == 0 or step + 1 == steps):
+            program.score(step + 1)
+            evaluations, best = evaluations + 1, program.shares()
+    if context.plan.release or context.sizes.asked != 0:
+        program.restore({TRIAL: torch.tensor(predicting)}, training=False)
+    if context.plan.release:
+        program.release()
+    if context.sizes.asked != 0:
+        program.predict()
+    return evaluations
+
+
+def _counting(
+    context: Context, dealer: PartyId, rehearse: Callable[[Machine], object] = lambda _: None
+) -> tuple[Machine, CountingMachine]:
+    """Make the machine that runs the program on shapes, and what it counts; ``rehearse`` runs it on another before."""
     holders = list(context.sizes.columns)
     if dealer == NOBODY:
         from veilgraph.mpc.sealed.pair_counting import PairCountingMachine  # noqa: PLC0415 - what it needs is an extra
 
-        machine = PairCountingMachine(holders)
+        rehearse(first := PairCountingMachine(holders))
+        machine = PairCountingMachine(holders, first.asked)
         return machine, machine.counted
     counted = CountingMachine(holders, dealer)
     return counted, counted

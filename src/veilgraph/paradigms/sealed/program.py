@@ -308,8 +308,9 @@ class SealedProgram(Program):
         targets, row_weights = self._targets
         passed = self.network.forward(self.learned, wanted, self._left_after(taken))
         error = class_probabilities(machine, passed.logits) - targets[wanted]
-        counts = None if row_weights is None else row_weights[wanted]
-        self._update(self.network.backward(self.learned, passed, error, counts))
+        if row_weights is not None and wanted != slice(0, row_weights.shape[0]):
+            row_weights = row_weights[wanted]  # else the same wire at every step, as products by it are made ahead
+        self._update(self.network.backward(self.learned, passed, error, row_weights))
         self._weights, self._left = None if self.network.sums_rows else self.learned, self._left_after(taken + 1)
         self.taken = None
         self._test_ranges(updated=True)
@@ -494,6 +495,11 @@ class SealedProgram(Program):
                 sizes = [block.shape[0] for block in blocks]
                 found[holder] = dict(zip(parts, torch.split(told, sizes), strict=True))
         return found
+
+
+def public_trials(shares: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Select, of a program's ``shares``, the public numbers of the trials that they are of."""
+    return {name: trials for name, trials in shares.items() if name.endswith(".trial")}
 
 
 def certain_logits(found: Tensor, classes: int) -> Tensor:

@@ -31,7 +31,7 @@ from veilgraph.paradigms.sealed.inputs import (
 )
 from veilgraph.paradigms.sealed.named_nodes import NamedNodes, check_learning
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
-from veilgraph.paradigms.sealed.program import OUTSIDE, Program, SealedProgram
+from veilgraph.paradigms.sealed.program import OUTSIDE, TRIAL, Program, SealedProgram, public_trials
 from veilgraph.paradigms.sealed.programs import program_of
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
@@ -157,17 +157,25 @@ class SealedRole(Role):
         )
 
     def _rehearse(self, machine: Machine, context: Context, start: Start) -> None:
-        """Run on ``machine`` the passes that ``runtime.session`` will make in this session, if no step is judged."""
-        role = SealedRole(self.session)
+        """Run on ``machine`` the passes that ``runtime.session`` will make in this session.
+
+        Of judged steps it is not known which will be best, so all trials together predict, which takes most.
+        """
+        role, job = SealedRole(self.session), self._job
         role._program = program_of(machine, context, lambda _: self.session.secrets)
         role._trains, role._asked = self._trains, self._asked
         role.model = Shares(self.session, role._program)
+        known = {} if self._program is None else public_trials(self._program.shares())
         if start.epoch:
-            role.model.load_state({})
+            role.model.load_state(known)
         if self._trains:
-            for epoch in range(start.epoch + 1, self._job.train.epochs + 1):
+            for epoch in range(start.epoch + 1, job.train.epochs + 1):
                 role.forward(0, epoch)
-        role.model.load_weights({})
+                if job.passes.evaluates and (epoch % job.train.evaluate_every == 0 or epoch == job.train.epochs):
+                    role.forward(0, None)
+                    role.model.best = role.model.weights()
+            known = {TRIAL: torch.arange(len(context.plan.trials))}
+        role.model.load_weights(known)
         role.infer_only()
         role.forward(0, None)
 
@@ -331,7 +339,7 @@ class _DealerShares(Shares):
 
     @override
     def state(self) -> dict[str, Tensor]:
-        return {name: trials for name, trials in super().state().items() if name.endswith(".trial")}
+        return public_trials(super().state())
 
 
 class _HolderShares(Shares):
@@ -465,8 +473,13 @@ class SealedHolder(SealedRole):
             return DealerMachine(link, holders, secrets)
         if dealer == NOBODY:
             from veilgraph.mpc.pair.exchange import Exchange  # noqa: PLC0415 - what it needs is an extra
+            from veilgraph.mpc.sealed.pair_counting import PairCountingMachine  # noqa: PLC0415 - likewise
 
-            return PairMachine(link, holders, Exchange(link, holders, secrets), secrets)
+            def foresee() -> list[int]:
+                dealing(counting := PairCountingMachine(holders))
+                return counting.asked
+
+            return PairMachine(link, holders, Exchange(link, holders, secrets), secrets, foresee)
         if rate:
             link = checked_link(link, holders, SERVER, dealing, rate, secrets, self.session.keeper)
         return HolderMachine(link, holders, dealer, secrets)

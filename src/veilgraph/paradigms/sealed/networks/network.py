@@ -44,7 +44,7 @@ class Network(Rows):
     def __init__(self, machine: Machine, context: Context) -> None:
         super().__init__(machine, context)
         self.trial = context.plan.trials[0]
-        self._of_trial: dict[Trial, Wire] = {}
+        self._of_trial: dict[Trial, tuple[Wire, Wire]] = {}
         self._products: dict[Trial, tuple[Wire, Wire]] = {}
 
     @property
@@ -257,10 +257,15 @@ class Network(Rows):
         return total
 
     def _trial_rows(self) -> Wire:
-        assert self.rows is not None
-        if self.trial not in self._of_trial:
-            self._of_trial = {self.trial: self.rows.columns(self.places(self.trial.blocks))}
-        return self._of_trial[self.trial]
+        return self._of_this_trial()[0]
 
     def _training_rows(self) -> Wire:
-        return self._trial_rows()[: self.context.sizes.training]
+        return self._of_this_trial()[1]
+
+    def _of_this_trial(self) -> tuple[Wire, Wire]:
+        """Return the trial's rows, all and those of training; the same wires each time, as products by them need."""
+        assert self.rows is not None
+        if self.trial not in self._of_trial:
+            rows = self.rows.columns(self.places(self.trial.blocks))
+            self._of_trial = {self.trial: (rows, rows[: self.context.sizes.training])}
+        return self._of_trial[self.trial]

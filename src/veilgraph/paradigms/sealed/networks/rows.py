@@ -75,6 +75,7 @@ class Rows:
         self.machine, self.context = machine, context
         self.watched: list[Wire] = []
         self.columns: list[Wire] = []
+        self._homes: dict[tuple[PartyId, str], Wire] = {}
         self.rows: Wire | None = None
         self.mean: Wire | None = None
         self.gain: Wire | None = None
@@ -192,12 +193,13 @@ class Rows:
         return [columns for columns in made if columns is not None]
 
     def _home_of(self, holder: PartyId, block: str) -> Wire | None:
-        """A holder's columns of a block made at home; None where it has none."""
+        """A holder's columns of a block made at home, the same wire each time; None where it has none."""
         home, width = self.context.plan.home, self.context.width_of(holder, block)
-        if not width:
-            return None
-        start = self.context.width_of(holder, *home[: home.index(block)])
-        return self.columns[list(self.context.abreast).index(holder)][:, start : start + width]
+        if width and (holder, block) not in self._homes:
+            start = self.context.width_of(holder, *home[: home.index(block)])
+            columns = self.columns[list(self.context.abreast).index(holder)]
+            self._homes[holder, block] = columns[:, start : start + width]
+        return self._homes.get((holder, block))
 
     def _hop_by_hop(self, made: Mapping[int, Wire]) -> list[Wire]:
         """Σ_k P^k·B_k, of k → B_k, over all holders' edges, as P·(B_1 + P·(B_2 + …)): a list of one wire, or empty."""
