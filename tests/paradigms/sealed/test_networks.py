@@ -288,7 +288,7 @@ def test_columns_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     job = small_job()
     graphs = graphs_of(job, training=MANY)
     whole = outcomes(job, graphs, lambda program: trained(program, 3))
-    monkeypatch.setattr("veilgraph.paradigms.sealed.networks.propagation.AT_ONCE", 2 * graphs[0].num_nodes + 1)
+    monkeypatch.setattr("veilgraph.mpc.sealed.wire.AT_ONCE", 2 * graphs[0].num_nodes + 1)
     links: Any = {}
     found = outcomes(job, graphs, lambda program: trained(program, 3), links)
     twin, expected = of_twin(found, WEIGHT_BITS), of_twin(whole, WEIGHT_BITS)
