@@ -14,6 +14,7 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.cut_and_choose import DIGEST_BYTES
 from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.wire import AT_ONCE
 from veilgraph.paradigms.sealed.networks.propagation import is_dense
 from veilgraph.paradigms.sealed.plan import Context, is_apart
 from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
@@ -21,11 +22,13 @@ from veilgraph.paradigms.sealed.programs import program_of
 from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, Stage
 
 _ITEM = 8
-_BASE = 750 << 20  # of a process with nothing to do, and of what it keeps once freed
-_COPIES, _HELD = 3, 28
-"""Of all columns, and matrices of the widest opening or of a number for each slot, that are in hand at once. Measured:
-within a tenth of block models of 100,000 and 169,343 nodes, above those of smaller ones
-(docs/reference/sealed-benchmarks.md)."""
+_BASE = 550 << 20  # of a process with nothing to do, and of what it keeps once freed
+_HELD = 28
+"""Matrices of the widest opening that are in hand at once."""
+_SLOT = 64, 48
+"""Bytes that a holder and a dealer have for each slot of hidden edges: permutations, and rows that hop."""
+_OWN = 4
+"""Bytes of a number of the features that a holder has read."""
 _MATRICES: Final = 1  # of a dense graph, as measured on ACM: 1.2 GB at most in any party
 _STEPS, _EVALUATIONS = "steps", "evaluations"
 
@@ -73,7 +76,8 @@ def costs_of(
     stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]
     if dealer_checks:
         stages.insert(0, _dealer_checks(counted.dealt, 1 / (1 - dealer_checks)))
-    return Costs(stages, _peak_memory(context, counted.widest, dealer))
+    kept = program.network.kept_entries if isinstance(program, SealedProgram) else 0
+    return Costs(stages, _peak_memory(context, kept, counted.widest, dealer))
 
 
 def _counting(context: Context, dealer: PartyId) -> tuple[Machine, CountingMachine]:
@@ -117,9 +121,12 @@ def _dealer_checks(dealt: Mapping[PartyId, int], dealings: float) -> Stage:
     return Stage("dealer checks", round(2 * dealings), {party: round(count) for party, count in sent.items()})
 
 
-def _peak_memory(context: Context, widest: int, dealer: PartyId) -> Mapping[PartyId, int]:
-    """Estimate peak memory in bytes of each holder and the server; ``widest``: entries of the largest opening."""
-    found = _dealt_memory(context, widest)
+def _peak_memory(context: Context, kept: int, widest: int, dealer: PartyId) -> Mapping[PartyId, int]:
+    """Estimate peak memory in bytes of each holder and the server.
+
+    ``kept``: entries that are there all session long; ``widest``: those of the largest opening.
+    """
+    found = _dealt_memory(context, kept, widest)
     if dealer == NOBODY:
         return found | {SERVER: _BASE}
     if dealer != SERVER:  # the server has no part in the program, and who deals has as many numbers as who computes
@@ -127,7 +134,7 @@ def _peak_memory(context: Context, widest: int, dealer: PartyId) -> Mapping[Part
     return found
 
 
-def _dealt_memory(context: Context, widest: int) -> dict[PartyId, int]:
+def _dealt_memory(context: Context, kept: int, widest: int) -> dict[PartyId, int]:
     """Estimate peak memory in bytes where the server deals."""
     sizes, plan = context.sizes, context.plan
     if sizes.blocks:  # fitted to unions of 10^5 to 10^6 accounts, all within a ninth (docs/explanation/union.md)
@@ -135,11 +142,15 @@ def _dealt_memory(context: Context, widest: int) -> dict[PartyId, int]:
         over = {holder: (1 + plan.directed) * (sizes.nodes + edges) for holder, edges in sizes.edges.items()}
         found = {holder: 533_000_000 + 110 * sizes.nodes * columns + 123 * slots for holder, slots in over.items()}
         return found | {SERVER: 455_000_000 + 83 * sizes.nodes * columns + 12 * sum(over.values())}
-    put_in = {holder: context.width_of(holder, *context.plan.home) for holder in sizes.columns}
-    everything = _COPIES * _ITEM * sizes.nodes * sum(put_in[holder] for holder in context.abreast)
+    put_in = {holder: context.width_of(holder, *plan.home) for holder in sizes.columns}
     dense = [holder for holder in sizes.edges if is_dense(context, holder)]
-    slots = sizes.nodes + max((edges for holder, edges in sizes.edges.items() if holder not in dense), default=0)
+    slots = {holder: 0 if holder in dense else sizes.nodes + edges for holder, edges in sizes.edges.items()}
     matrices = _MATRICES * _ITEM * sizes.nodes**2 * len(dense)
-    common = _BASE + everything + _HELD * _ITEM * (widest + slots) + matrices
-    own = {holder: _COPIES * _ITEM * sizes.nodes * columns for holder, columns in put_in.items()}
-    return {holder: common + 2 * own[holder] for holder in own} | {SERVER: common}
+    columns = _ITEM * sizes.nodes * sum(put_in[holder] for holder in context.abreast)
+    working = _BASE + _HELD * _ITEM * min(widest, AT_ONCE) + matrices + columns
+    server = working + _ITEM * kept + sum(_SLOT[1] * each for each in slots.values())
+    found = {SERVER: server}
+    for holder, width in put_in.items():
+        own = sizes.nodes * (_ITEM * width + _OWN * sizes.columns[holder]) + _SLOT[0] * sum(slots.values())
+        found[holder] = working + own + 2 * _ITEM * kept
+    return found

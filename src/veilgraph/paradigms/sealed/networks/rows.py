@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import takewhile
+from math import prod
 from operator import add
 from types import MappingProxyType
 from typing import Final, Literal
@@ -27,6 +28,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
+from veilgraph.core.memory import give_back_freed_memory
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, inverse_root, range_tests
@@ -133,6 +135,7 @@ class Rows:
         if len(sizes.blocks) > 1 and self.relations and len(sizes.owners) == len(sizes.blocks):
             into, out = (self.edges.of(list(sizes.blocks), [way]) for way in (False, self.context.plan.directed))
             check_double_entry(self.machine, self.context, into, out)
+        give_back_freed_memory()
 
     def normalise(self) -> None:
         """Compute the degree factors of all propagations; once a session."""
@@ -142,9 +145,10 @@ class Rows:
     def prepare(self) -> None:
         """Make ``rows`` for a training, after ``normalise``, and standardise them."""
         self.normalise()
+        give_back_freed_memory()
         self.machine.at("rows")
-        rows = self._plain_rows()
-        self.rows = self._standardised(rows)
+        self.rows = self._standardised(self._plain_rows())
+        give_back_freed_memory()  # what is needed once, as large as all columns
 
     def kept(self) -> dict[str, SavedWire]:
         """Name → wire that is computed once and saved with the weights, in the order of restoring."""
@@ -158,6 +162,12 @@ class Rows:
         found["weight.mean"] = SavedWire(self, "mean", (1, columns), BITS, predicts=True)
         found["weight.gain"] = SavedWire(self, "gain", (1, columns), GAIN_BITS, predicts=True)
         return found
+
+    @property
+    def kept_entries(self) -> int:
+        """Entries of what is made of all columns and kept: after hops, and rows, which are saved as well."""
+        rows = 0 if self.rows is None else prod(self.rows.shape)
+        return sum(prod(wire.shape) for wire in self._spread.values()) + 2 * rows
 
     @property
     def propagates_columns(self) -> bool:
