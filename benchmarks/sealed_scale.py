@@ -59,7 +59,7 @@ def trained(settings: JobSettings, nodes: int, out: Path) -> Figures:
 
 def foreseen(settings: JobSettings, nodes: int) -> Mapping[PartyId, int]:
     """Party → bytes of memory that a plan says."""
-    sizes = {name: size_of(load_party(path), settings.inputs) for name, path in settings.data.graphs.items()}
+    sizes = {name: size_of(load_party(path), settings.inputs) for name, path in (settings.data.graphs or {}).items()}
     costs = paradigm_of(settings).session.costs(settings, nodes, sizes)
     assert costs is not None
     return costs.memory

@@ -308,6 +308,14 @@ def test_columns_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.allclose(twin[name], expected[name], atol=1e-6)
 
 
+@pytest.mark.parametrize(("blocks", "kept"), [(["pooled.2", "each.1"], False), (["pooled.2", "own"], True)])
+def test_columns_are_let_go_once_hops_have_made_all_that_is_asked_for(blocks: list[str], kept: bool) -> None:
+    job = small_job(2, on(*blocks), MARGINS)
+    program = trained_twin(job, graphs_of(job, training=MANY))
+    assert bool(program.network.columns) == kept
+    assert program.predict() is not None
+
+
 OTHERS = (
     Trial(("own", "pooled.1"), deep=True, learning_rate=0.5, weight_decay=1e-2),
     Trial(("own",), deep=False, learning_rate=2.0, weight_decay=0.0),

@@ -23,12 +23,11 @@ from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, Stage
 
 _ITEM = 8
 _BASE = 550 << 20  # of a process with nothing to do, and of what it keeps once freed
-_HELD = 28
-"""Matrices of the widest opening that are in hand at once."""
-_SLOT = 64, 48
-"""Bytes that a holder and a dealer have for each slot of hidden edges: permutations, and rows that hop."""
-_OWN = 4
-"""Bytes of a number of the features that a holder has read."""
+_HELD: Final = 28  # matrices of the widest opening that are in hand at once
+_SLOT: Final = 60  # bytes for each slot of hidden edges: permutations, and rows that hop
+_READ: Final = 4  # bytes of a number that a holder has read
+_PICKED: Final = 2  # copies of rows as a dealer picks them
+_SAVED: Final = 4  # copies of rows as a holder saves them, of which two are its shares
 _MATRICES: Final = 1  # of a dense graph, as measured on ACM: 1.2 GB at most in any party
 _STEPS, _EVALUATIONS = "steps", "evaluations"
 
@@ -76,7 +75,7 @@ def costs_of(
     stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]
     if dealer_checks:
         stages.insert(0, _dealer_checks(counted.dealt, 1 / (1 - dealer_checks)))
-    kept = program.network.kept_entries if isinstance(program, SealedProgram) else 0
+    kept = program.network.kept_entries if isinstance(program, SealedProgram) else (0, 0, 0)
     return Costs(stages, _peak_memory(context, kept, counted.widest, dealer))
 
 
@@ -121,10 +120,10 @@ def _dealer_checks(dealt: Mapping[PartyId, int], dealings: float) -> Stage:
     return Stage("dealer checks", round(2 * dealings), {party: round(count) for party, count in sent.items()})
 
 
-def _peak_memory(context: Context, kept: int, widest: int, dealer: PartyId) -> Mapping[PartyId, int]:
+def _peak_memory(context: Context, kept: tuple[int, int, int], widest: int, dealer: PartyId) -> Mapping[PartyId, int]:
     """Estimate peak memory in bytes of each holder and the server.
 
-    ``kept``: entries that are there all session long; ``widest``: those of the largest opening.
+    ``kept``: ``Rows.kept_entries`` after a training; ``widest``: entries of the largest opening.
     """
     found = _dealt_memory(context, kept, widest)
     if dealer == NOBODY:
@@ -134,7 +133,7 @@ def _peak_memory(context: Context, kept: int, widest: int, dealer: PartyId) -> M
     return found
 
 
-def _dealt_memory(context: Context, kept: int, widest: int) -> dict[PartyId, int]:
+def _dealt_memory(context: Context, kept: tuple[int, int, int], widest: int) -> dict[PartyId, int]:
     """Estimate peak memory in bytes where the server deals."""
     sizes, plan = context.sizes, context.plan
     if sizes.blocks:  # fitted to unions of 10^5 to 10^6 accounts, all within a ninth (docs/explanation/union.md)
@@ -143,14 +142,15 @@ def _dealt_memory(context: Context, kept: int, widest: int) -> dict[PartyId, int
         found = {holder: 533_000_000 + 110 * sizes.nodes * columns + 123 * slots for holder, slots in over.items()}
         return found | {SERVER: 455_000_000 + 83 * sizes.nodes * columns + 12 * sum(over.values())}
     put_in = {holder: context.width_of(holder, *plan.home) for holder in sizes.columns}
+    everything = sizes.nodes * sum(put_in[holder] for holder in context.abreast)
+    columns, moved, rows = kept
     dense = [holder for holder in sizes.edges if is_dense(context, holder)]
-    slots = {holder: 0 if holder in dense else sizes.nodes + edges for holder, edges in sizes.edges.items()}
-    matrices = _MATRICES * _ITEM * sizes.nodes**2 * len(dense)
-    columns = _ITEM * sizes.nodes * sum(put_in[holder] for holder in context.abreast)
-    working = _BASE + _HELD * _ITEM * min(widest, AT_ONCE) + matrices + columns
-    server = working + _ITEM * kept + sum(_SLOT[1] * each for each in slots.values())
-    found = {SERVER: server}
+    slots = sum(sizes.nodes + edges for holder, edges in sizes.edges.items() if holder not in dense)
+    common = _BASE + _ITEM * (_HELD * min(widest, AT_ONCE) + _MATRICES * sizes.nodes**2 * len(dense)) + _SLOT * slots
+    found = {SERVER: common + _ITEM * max(everything + moved, columns + moved + _PICKED * rows)}
     for holder, width in put_in.items():
-        own = sizes.nodes * (_ITEM * width + _OWN * sizes.columns[holder]) + _SLOT[0] * sum(slots.values())
-        found[holder] = working + own + 2 * _ITEM * kept
+        own = sizes.nodes * width
+        hopped = everything + own + 2 * moved
+        trained = columns + own * bool(columns) + 2 * moved + _SAVED * rows
+        found[holder] = common + _READ * sizes.nodes * sizes.columns[holder] + _ITEM * max(hopped, trained)
     return found

@@ -164,10 +164,11 @@ class Rows:
         return found
 
     @property
-    def kept_entries(self) -> int:
-        """Entries of what is made of all columns and kept: after hops, and rows, which are saved as well."""
-        rows = 0 if self.rows is None else prod(self.rows.shape)
-        return sum(prod(wire.shape) for wire in self._spread.values()) + 2 * rows
+    def kept_entries(self) -> tuple[int, int, int]:
+        """Entries that are there all session long: of columns as put in, of columns after hops, and of rows."""
+        wires = self.columns, self._spread.values(), [] if self.rows is None else [self.rows]
+        columns, moved, rows = (sum(prod(wire.shape) for wire in each) for each in wires)
+        return columns, moved, rows
 
     @property
     def propagates_columns(self) -> bool:
@@ -264,6 +265,8 @@ class Rows:
         owner, count = context.label_party, self._row_count
         if self.propagates_columns:
             parts = [part for block in context.plan.blocks for part in self._columns_of_all(block)]
+            if all(block in self.relations for block in context.plan.blocks):
+                self.columns = []  # of which nothing but what hops made is asked for from now on
             return joined(self._picked_rows(parts), count)
         rows = context.of(owner, "rows")
         columns = None if rows is None else one_hot(rows, sizes.nodes).T.contiguous()
