@@ -245,6 +245,9 @@ def test_slices_of_what_is_large_are_what_all_of_it_is(
         patch.setattr("veilgraph.mpc.sealed.wire.AT_ONCE", at_once)
         patch.setattr("veilgraph.mpc.sealed.machine.COMPARED_AT_ONCE", at_once)
         agree(program, holders, units=1)
+        found = program(PlainMachine(NAMES[:holders])).public  # the twin has the same slices
+    assert found is not None
+    assert torch.equal(found, torch.cat([torch.cat([x, y], 1)[chosen], (y < 0).double()[: len(chosen)]], 1))
 
 
 @pytest.mark.parametrize("sizes", [(3,), (1, 2), (2, 1), (1, 1, 1), (0, 3)])

@@ -290,16 +290,18 @@ def is_opened(message: Message) -> bool:
     return (message.sender, message.receiver, message.tag.kind) == ("B", "A", Kind.MASKED_WIRE)
 
 
-def test_columns_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("training", [FEW, MANY])
+def test_columns_go_on_by_themselves(training: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two at a time, and a last one, and rows in slices: more rounds, and the same weights and predictions."""
     job = small_job(2, MARGINS)
-    graphs = graphs_of(job, training=MANY)
+    graphs = graphs_of(job, training=training)
     whole = outcomes(job, graphs, lambda program: trained(program, 3))
     monkeypatch.setattr("veilgraph.mpc.sealed.wire.AT_ONCE", 2 * graphs[0].num_nodes + 1)
     links: Any = {}
     found = outcomes(job, graphs, lambda program: trained(program, 3), links, keeps=True)
     twin, expected = of_twin(found, WEIGHT_BITS), of_twin(whole, WEIGHT_BITS)
     assert torch.allclose(found["A"][1], found[TWIN][1], atol=4e-3)
+    assert torch.allclose(found[TWIN][1], whole[TWIN][1], atol=1e-6), "the twin has the same slices"
     received = [each.tensor.numel() for each in links["A"].transcript() if is_opened(each)]
     put_in = graphs[1].features.numel()
     assert [size for size in received if size > 2 * graphs[0].num_nodes + 1] == [put_in]
