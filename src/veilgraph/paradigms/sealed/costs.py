@@ -22,12 +22,15 @@ from veilgraph.paradigms.sealed.programs import program_of
 from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, Stage
 
 _ITEM = 8
-_BASE = 550 << 20  # of a process with nothing to do, and of what it keeps once freed
-_HELD: Final = 28  # matrices of the widest opening that are in hand at once
-_SLOT: Final = 60  # bytes for each slot of hidden edges: permutations, and rows that hop
+_BASE: Final = 350 << 20  # of a holder's process with nothing to do, and of messages that wait
+_DEALER_BASE: Final = 256 << 20
+_PAIR_BASE: Final = 420 << 20  # beside a holder's, where nobody deals
+_HELD: Final = 28  # matrices of an opening that are in hand at once
+_SLOT, _DEALER_SLOT = 115, 16  # bytes for each slot of hidden edges: permutations, and rows that hop
 _READ: Final = 4  # bytes of a number that a holder has read
 _PICKED: Final = 2  # copies of rows as a dealer picks them
 _SAVED: Final = 4  # copies of rows as a holder saves them, of which two are its shares
+"""Fitted to block models of 10,000 to 169,343 nodes, all within a tenth (docs/reference/sealed-benchmarks.md)."""
 _MATRICES: Final = 1  # of a dense graph, as measured on ACM: 1.2 GB at most in any party
 _STEPS, _EVALUATIONS = "steps", "evaluations"
 
@@ -127,9 +130,10 @@ def _peak_memory(context: Context, kept: tuple[int, int, int], widest: int, deal
     """
     found = _dealt_memory(context, kept, widest)
     if dealer == NOBODY:
-        return found | {SERVER: _BASE}
+        more = _PAIR_BASE + _HELD * _ITEM * max(0, widest - AT_ONCE)  # where openings are not sliced
+        return {party: most + more for party, most in found.items()} | {SERVER: _DEALER_BASE}
     if dealer != SERVER:  # the server has no part in the program, and who deals has as many numbers as who computes
-        found |= {dealer: max(found[dealer], found[SERVER]), SERVER: _BASE}
+        found |= {dealer: max(found[dealer], found[SERVER]), SERVER: _DEALER_BASE}
     return found
 
 
@@ -146,11 +150,13 @@ def _dealt_memory(context: Context, kept: tuple[int, int, int], widest: int) -> 
     columns, moved, rows = kept
     dense = [holder for holder in sizes.edges if is_dense(context, holder)]
     slots = sum(sizes.nodes + edges for holder, edges in sizes.edges.items() if holder not in dense)
-    common = _BASE + _ITEM * (_HELD * min(widest, AT_ONCE) + _MATRICES * sizes.nodes**2 * len(dense)) + _SLOT * slots
-    found = {SERVER: common + _ITEM * max(everything + moved, columns + moved + _PICKED * rows)}
+    common = _ITEM * (_HELD * min(widest, AT_ONCE) + _MATRICES * sizes.nodes**2 * len(dense))
+    dealt = max(everything + moved, columns + moved + _PICKED * rows)
+    found = {SERVER: _DEALER_BASE + common + _ITEM * dealt + _DEALER_SLOT * slots}
     for holder, width in put_in.items():
         own = sizes.nodes * width
-        hopped = everything + own + 2 * moved
+        hopped = everything + own + 2 * (moved or everything)  # or rows have hopped
         trained = columns + own * bool(columns) + 2 * moved + _SAVED * rows
-        found[holder] = common + _READ * sizes.nodes * sizes.columns[holder] + _ITEM * max(hopped, trained)
+        read = _READ * sizes.nodes * sizes.columns[holder]
+        found[holder] = _BASE + common + read + _ITEM * max(hopped, trained) + _SLOT * slots
     return found
