@@ -169,7 +169,7 @@ bench-scale: $(INSTALLED) ## an epoch on graphs from ten thousand to five millio
 bench-averaging: $(INSTALLED) $(FLOWER_INSTALLED) ## averaging under masks beside Flower's FedAvg, which is installed apart (docs/explanation/averaging.md)
 	@$(BIN)/python -m benchmarks.averaging
 
-bench-sealed: $(INSTALLED) $(SPU_INSTALLED) ## whole sealed jobs, beside SPU, and up to half a million nodes (docs/reference/sealed-benchmarks.md); about an hour, 24 GiB
+bench-sealed: $(INSTALLED) $(SPU_INSTALLED) ## whole sealed jobs, beside SPU, and up to a million nodes (docs/reference/sealed-benchmarks.md); about an hour, 24 GiB
 	@$(BIN)/python -m benchmarks.sealed
 	@$(BIN)/python -m benchmarks.sealed_peers
 	@$(BIN)/python -m benchmarks.cheetah

@@ -20,7 +20,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.functions import BITS
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
-from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate, plain_wire
+from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate, joined, plain_wire
 from veilgraph.paradigms.sealed.networks.network import ForwardState, Network
 from veilgraph.paradigms.sealed.plan import Context, hops_of
 from veilgraph.paradigms.sealed.program import SealedProgram
@@ -79,8 +79,16 @@ class SparseNetwork(Network):
     @override
     def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> ForwardState:
         self._wanted = wanted
-        made = self._of_rows("rows", self._made_of_all(self.effective(learned[0])))[wanted]
+        made = self._of_rows("rows", self._all_made(learned))[wanted]
         return self._head(learned, made, made, self._left(len(made.mask)))
+
+    @property
+    @override
+    def _node_slices(self) -> list[slice]:
+        return [slice(0, self.context.sizes.nodes)]  # sparse columns are not sliced
+
+    def _all_made(self, learned: Sequence[Wire]) -> Wire:
+        return joined(self._made_of_all(self.effective(learned[0])), self.context.sizes.nodes)
 
     @override
     def judged(self, weights: Sequence[Wire]) -> Wire:

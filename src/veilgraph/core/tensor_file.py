@@ -25,7 +25,7 @@ Record = dict[str, Any]
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Record) -> None:
     """Writes tensors and JSON-able facts to one safetensors file, whole or not at all."""
-    write_whole(path, save(_copies(tensors), {"facts": json.dumps(facts)}))
+    write_whole(path, save(_apart(tensors), {"facts": json.dumps(facts)}))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], Record]:
@@ -118,6 +118,16 @@ class MemoryKeeper(Keeper):
     def place(self, name: str) -> str:
         """The name itself."""
         return name
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as they are where contiguous, each in memory of its own: copies of others."""
+    found, places = dict[str, Tensor](), set[int]()
+    for name, tensor in tensors.items():
+        part = tensor.detach().contiguous()
+        found[name] = part.clone() if part.untyped_storage().data_ptr() in places else part
+        places.add(part.untyped_storage().data_ptr())
+    return found
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

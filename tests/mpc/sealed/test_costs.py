@@ -235,6 +235,36 @@ def test_all_that_is_sent_is_counted_from_the_seeds_on(dealer: PartyId, monkeypa
     } == expected
 
 
+@pytest.mark.cases(15)
+@pytest.mark.parametrize(("holders", "dealer"), [(2, SERVER), (3, SERVER), (3, "A"), (4, "B")])
+@pytest.mark.parametrize("name", ["open and cut", "open 32 bits to 64", "negative", "pick", "pick of 32 bits"])
+def test_what_is_done_in_slices_costs_what_is_counted_and_no_message_is_longer(
+    name: str, holders: int, dealer: PartyId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, operation = OPERATIONS[name]
+    whole_messages, whole_rounds = costs(before, operation, holders, dealer)
+    at_once, rows = {"AT_ONCE": 2 * D, "COMPARED_AT_ONCE": 2 * D}, 2
+    if name.startswith("pick"):
+        at_once["AT_ONCE"] = rows = N
+    monkeypatch.setattr("veilgraph.mpc.sealed.wire.AT_ONCE", at_once["AT_ONCE"])
+    monkeypatch.setattr("veilgraph.mpc.sealed.machine.COMPARED_AT_ONCE", at_once["COMPARED_AT_ONCE"])
+    sent, rounds = costs(before, operation, holders, dealer)
+    assert ({party: size for party, (_, size) in sent.items()}, rounds) == counted(before, operation, holders, dealer)
+    times = D if name.startswith("pick") else -(-N // rows)
+    assert times == 3
+    if not name.startswith("pick"):
+        assert rounds == times * whole_rounds
+        assert all(sent[party][0] == times * messages for party, (messages, _) in whole_messages.items())
+    elif dealer == SERVER:
+        assert rounds == whole_rounds
+        assert sent[SERVER] == (times, whole_messages[SERVER][1] + (times - 1) * HEADER_BYTES + padding(name))
+
+
+def padding(name: str) -> int:
+    """Bytes by which columns apart, of 32 bits, are filled up to whole words."""
+    return D * (-4 * N % 8) - (-4 * n % 8) if name == "pick of 32 bits" else 0
+
+
 def test_all_operations_are_on_the_page_and_no_others() -> None:
     named = [name for name in stated() if not name.endswith(TWO)]
     assert named == list(OPERATIONS)

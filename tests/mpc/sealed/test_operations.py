@@ -1,6 +1,7 @@
 """Every operation against its twin."""
 
 import os
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine, PlainMachine
 from veilgraph.mpc.sealed.opening import GUARD, Open
 from veilgraph.mpc.sealed.sines import FACTOR_BITS, TABLE_BITS, UNIT_BITS, circle, odd_multiples
-from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate
+from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate, joined
 
 HOLDERS = st.integers(2, 6)
 SIZE = st.integers(1, 5)
@@ -222,9 +223,49 @@ def test_a_hop_is_over_graphs_of_one_kind() -> None:
         run(mixed)
 
 
+@few
+@given(HOLDERS, SIZE, SIZE, SEED, st.integers(1, 12))
+def test_slices_of_what_is_large_are_what_all_of_it_is(
+    holders: int, rows: int, columns: int, seed: int, at_once: int
+) -> None:
+    """Opened, compared, and picked out of two wires side by side."""
+    x, y = whole(seed, rows, columns), whole(seed + 1, rows, columns + 1)
+    chosen = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))[: max(1, rows - 1)]
+
+    def program(machine: Machine) -> Wire:
+        puts = [machine.put(owner, of(machine, owner, part), part.shape, BITS) for owner, part in (("A", x), ("B", y))]
+        left, right = (machine.open(machine.split(put).times(8).halved(3), 3) for put in puts)
+        picked = machine.pick("B", of(machine, "B", chosen), len(chosen), left, right)
+        signs = machine.open(machine.value(machine.negative(puts[1])))
+        opened = machine.open(picked)
+        assert opened.shape == (len(chosen), 2 * columns + 1)
+        return concatenate([opened, signs.scaled(1.0, BITS)[: len(chosen)]], 1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("veilgraph.mpc.sealed.wire.AT_ONCE", at_once)
+        patch.setattr("veilgraph.mpc.sealed.machine.COMPARED_AT_ONCE", at_once)
+        agree(program, holders, units=1)
+        found = program(PlainMachine(NAMES[:holders])).public  # the twin has the same slices
+    assert found is not None
+    assert torch.equal(found, torch.cat([torch.cat([x, y], 1)[chosen], (y < 0).double()[: len(chosen)]], 1))
+
+
+@pytest.mark.parametrize("sizes", [(3,), (1, 2), (2, 1), (1, 1, 1), (0, 3)])
+def test_parts_are_joined_to_what_was_said(sizes: tuple[int, ...]) -> None:
+    wire = Wire(torch.arange(6).reshape(3, 2), torch.arange(6).reshape(3, 2) + 9, 4)
+    parts = [wire[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+    for dim, whole_, pieces in ((0, wire, parts), (1, wire.T, [part.T for part in parts])):
+        found = joined(pieces, 3, dim)
+        assert torch.equal(found.known, whole_.known)
+        assert torch.equal(found.mask, whole_.mask)
+        for wrong in (2, 4):
+            with pytest.raises(ValueError, match=f"and {wrong} were said to"):
+                joined(pieces[:-1] if wrong == 4 else pieces, wrong, dim)
+
+
 def test_rows_are_picked_once_and_edges_are_no_more_than_was_said() -> None:
     def picks(machine: Machine) -> Summands:
-        constant = machine.constant(torch.arange(4))
+        constant = machine.constant(torch.arange(4)[:, None])
         return machine.pick("A", of(machine, "A", torch.tensor([1, 1])), 2, constant)
 
     def joins(machine: Machine) -> object:
@@ -241,7 +282,7 @@ def test_places_that_there_are_not_are_refused_whoever_deals(wrong: int) -> None
     """Of rows that A picks, and of edges that it has."""
 
     def picks(machine: Machine) -> Summands:
-        return machine.pick("A", of(machine, "A", torch.tensor([1, 2])), 2, machine.constant(torch.arange(4)))
+        return machine.pick("A", of(machine, "A", torch.tensor([1, 2])), 2, machine.constant(torch.arange(4)[:, None]))
 
     def joins(machine: Machine) -> object:
         return machine.hidden_graph("A", of(machine, "A", torch.tensor([[0], [1]])), 3, 1)

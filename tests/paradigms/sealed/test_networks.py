@@ -27,8 +27,10 @@ from tests.paradigms.sealed.programs import (
 )
 from tests.roles.federation import Settings
 from veilgraph.core.errors import DataError
+from veilgraph.core.types import Kind
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.pooling import pool
+from veilgraph.link.view import Message
 from veilgraph.mpc.sealed.hops import HiddenGraph
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.wire import Summands, Wire
@@ -283,18 +285,37 @@ def test_a_hub_beside_columns_far_out_is_what_the_twin_has() -> None:
     assert torch.allclose(predicted, twin, rtol=0.01, atol=4e-3)
 
 
-def test_columns_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two at a time, and a last one: that is a round more for each, and the same weights."""
-    job = small_job()
-    graphs = graphs_of(job, training=MANY)
+def is_opened(message: Message) -> bool:
+    """Whether it is a wire that another holder puts in or opens."""
+    return (message.sender, message.receiver, message.tag.kind) == ("B", "A", Kind.MASKED_WIRE)
+
+
+@pytest.mark.parametrize("training", [FEW, MANY])
+def test_columns_go_on_by_themselves(training: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two at a time, and a last one, and rows in slices: more rounds, and the same weights and predictions."""
+    job = small_job(2, MARGINS)
+    graphs = graphs_of(job, training=training)
     whole = outcomes(job, graphs, lambda program: trained(program, 3))
-    monkeypatch.setattr("veilgraph.paradigms.sealed.networks.propagation.AT_ONCE", 2 * graphs[0].num_nodes + 1)
+    monkeypatch.setattr("veilgraph.mpc.sealed.wire.AT_ONCE", 2 * graphs[0].num_nodes + 1)
     links: Any = {}
-    found = outcomes(job, graphs, lambda program: trained(program, 3), links)
+    found = outcomes(job, graphs, lambda program: trained(program, 3), links, keeps=True)
     twin, expected = of_twin(found, WEIGHT_BITS), of_twin(whole, WEIGHT_BITS)
+    assert torch.allclose(found["A"][1], found[TWIN][1], atol=4e-3)
+    assert torch.allclose(found[TWIN][1], whole[TWIN][1], atol=1e-6), "the twin has the same slices"
+    received = [each.tensor.numel() for each in links["A"].transcript() if is_opened(each)]
+    put_in = graphs[1].features.numel()
+    assert [size for size in received if size > 2 * graphs[0].num_nodes + 1] == [put_in]
     for name, weight in summed(found, WEIGHT_BITS).items():
         assert float((weight - twin[name]).abs().max()) < 2e-3
         assert torch.allclose(twin[name], expected[name], atol=1e-6)
+
+
+@pytest.mark.parametrize(("blocks", "kept"), [(["pooled.2", "each.1"], False), (["pooled.2", "own"], True)])
+def test_columns_are_let_go_once_hops_have_made_all_that_is_asked_for(blocks: list[str], kept: bool) -> None:
+    job = small_job(2, on(*blocks), MARGINS)
+    program = trained_twin(job, graphs_of(job, training=MANY))
+    assert bool(program.network.columns) == kept
+    assert program.predict() is not None
 
 
 OTHERS = (

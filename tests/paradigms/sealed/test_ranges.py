@@ -149,7 +149,7 @@ def test_what_is_opened_is_tested_closer_the_more_edges_a_node_may_have(degree: 
     program.begin()
     for step, (share, failed) in enumerate(((0.7, False), (1.3, True))):
         value = torch.full((1,), share * 2.0 ** (bits + BITS)).to(torch.int64)
-        program.network.watched.append(program._machine.constant(value, BITS))
+        program.network.watch(program._machine.constant(value, BITS))
         program.step(step)
         assert program.outside.public is not None
         assert bool(program.outside.public.sum()) == failed
@@ -315,7 +315,7 @@ def test_what_left_the_range_at_any_step_is_counted_when_weights_are_kept_next(
     for step in range(6):
         if step == place:
             wide = torch.full((1,), 1 << (BITS + 20))
-            program.network.watched.append(program._machine.constant(wide, BITS))
+            program.network.watch(program._machine.constant(wide, BITS))
         program.step(step)
         if (step + 1) % every == 0:
             assert program.outside.public is not None

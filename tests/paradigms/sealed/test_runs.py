@@ -1,6 +1,7 @@
 """Whole sealed runs on disk: as the twin has them, cut and gone on with, predicting again, and what is refused."""
 
 import json
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +24,10 @@ from veilgraph.core.tensor_file import save_tensors
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.link.collectives import tensor_text
+from veilgraph.paradigms.sealed import inputs
 from veilgraph.paradigms.sealed.inputs import max_degree_of, plan_of
-from veilgraph.paradigms.sealed.program import TRIAL, logits_of
+from veilgraph.paradigms.sealed.plan import OwnData
+from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, LARGEST_WEIGHTED, SealedJob
 from veilgraph.paradigms.sealed.twin import chosen_twin, trained_twin
 from veilgraph.protocol.messages import rows_of
@@ -67,6 +70,28 @@ def test_a_run_is_what_the_twin_makes_of_all_data_together(whole: tuple[SealedJo
     assert predicted is not None
     assert (run.predictions.classes == predicted[:, 0]).sum() >= len(predicted) - 1
     assert "loss" not in run.metrics[-1]
+
+
+def test_what_has_been_put_in_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes as much memory as all that is made of it."""
+    made, there = list[weakref.ref[torch.Tensor]](), list[bool]()
+    step = SealedProgram.step
+
+    def own_data(*args: Any, **options: Any) -> OwnData:
+        found = inputs.own_data(*args, **options)
+        made.extend(weakref.ref(part) for part in found.columns.values())
+        return found
+
+    def steps(program: SealedProgram, *args: Any) -> None:
+        there.extend(part() is not None for part in made)
+        step(program, *args)
+
+    monkeypatch.setattr("veilgraph.paradigms.sealed.roles.own_data", own_data)
+    monkeypatch.setattr(SealedProgram, "step", steps)
+    train(saved(tmp_path / "data", small_job(2, MLP), small_graphs()), tmp_path / "run")
+    assert len(made) == 2
+    assert there
+    assert not any(there[-len(made) :])
 
 
 def test_of_classes_alone_no_probability_is_written(whole: tuple[SealedJob, TrainResult]) -> None:

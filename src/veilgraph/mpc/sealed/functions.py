@@ -38,9 +38,16 @@ def range_tests(wire: Wire, most: int) -> Wire:
     most ≤ |w| < 2^63 − most: of both sums modulo 2^64 at most one is below ``most``, so half of the signs show it. In
     range, a sum is of the order of the block's L2 norm, so the bound has to be far above the usual entry.
     """
-    blocks = wire.map(lambda part: torch.nn.functional.pad(part.reshape(-1), (0, -part.numel() % _BLOCK)))
-    sums = blocks.map(lambda part: matmul(part.reshape(-1, _BLOCK), _signs().to(part)).reshape(-1))
+    sums = wire.map(_signed_sums)
     return concatenate([sums, -sums]).plus(-most).halved(-wire.bits)
+
+
+def _signed_sums(part: Tensor) -> Tensor:
+    """Add up blocks of entries under each trial's signs, without a copy of all: [blocks · trials]."""
+    entries, signs = part.reshape(-1), _signs().to(part)
+    whole = entries.numel() - entries.numel() % _BLOCK
+    rest = torch.nn.functional.pad(entries[whole:], (0, -entries.numel() % _BLOCK)).reshape(-1, _BLOCK)
+    return torch.cat([matmul(entries[:whole].reshape(-1, _BLOCK), signs), matmul(rest, signs)]).reshape(-1)
 
 
 @cache

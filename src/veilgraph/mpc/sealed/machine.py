@@ -38,10 +38,21 @@ from veilgraph.mpc.sealed.hops import HiddenGraph, Hide, Hop
 from veilgraph.mpc.sealed.opening import Open
 from veilgraph.mpc.sealed.picks import Pick
 from veilgraph.mpc.sealed.sines import SUM_BITS, odd_multiples, share_of_sum
-from veilgraph.mpc.sealed.wire import Bilinear, Bit, Ring, Summands, Wire, plain_wire, to_float64
+from veilgraph.mpc.sealed.wire import (
+    Bilinear,
+    Bit,
+    Ring,
+    Summands,
+    Wire,
+    joined,
+    plain_wire,
+    row_slices,
+    to_float64,
+)
 from veilgraph.privacy.geometric import two_sided
 
 _LEAST_COMPUTING: Final = 2  # beside a holder that deals
+COMPARED_AT_ONCE: Final = 1 << 20  # entries: for each, holders have more than 60 bytes in hand
 
 
 class Machine(ABC):
@@ -243,9 +254,12 @@ class Machine(ABC):
         One round where they have ``ring + shift`` bits, else two: their sum may wrap around. They are of Z_2^n, below
         2^(n − GUARD) in magnitude where bits are cut off or the ring changes; the result is exact to one unit, and
         right on average. ``bits`` are the result's, by default theirs less ``shift``; others divide by a power of two
-        as well.
+        as well. More than ``AT_ONCE`` entries are opened slice by slice, in as many times the rounds.
         """
-        return self.run(Open(summands, shift, ring, bits, by_two=len(self.computing) == 2))
+        by_two, shape = len(self.computing) == 2, summands.shape
+        slices = [slice(None)] if len(whole := row_slices(shape)) == 1 else whole
+        opened = (self.run(Open(summands[rows], shift, ring, bits, by_two=by_two)) for rows in slices)
+        return joined(opened, shape[0])
 
     def noised(self, summands: Summands, epsilon: float) -> Summands:
         """Add the dealer's two-sided geometric noise to whole numbers of Z_2^64; none where ε is infinite. No message.
@@ -259,8 +273,13 @@ class Machine(ABC):
         return replace(summands, part=summands.part + two_sided(summands.shape, epsilon, self.noise))
 
     def negative(self, wire: Wire) -> Bit:
-        """Whether each entry of a wire of Z_2^64 is below zero. Three rounds."""
-        return self.run(Negative(wire))
+        """Whether each entry of a wire of Z_2^64 is below zero. Three rounds for each ``COMPARED_AT_ONCE`` entries."""
+        slices = row_slices(wire.shape, COMPARED_AT_ONCE)
+        if len(slices) == 1:
+            return self.run(Negative(wire))
+        bits = [self.run(Negative(wire[rows])) for rows in slices]
+        publics = [bit.public for bit in bits if bit.public is not None]
+        return Bit(torch.cat(publics) if publics else None, torch.cat([bit.mask for bit in bits]))
 
     def value(self, bit: Bit) -> Summands:
         """Turn a bit into summands of 0 or 1: Λ + (1 − 2Λ)·λ. No message."""
@@ -321,9 +340,12 @@ class Machine(ABC):
         """
         return self.run(Hop(graphs, wire))
 
-    def pick(self, owner: PartyId, rows: Tensor | None, count: int, wire: Wire) -> Summands:
-        """Pick ``count`` different rows of a wire [N, d]: ``owner`` chooses ``rows``, and nobody else knows them."""
-        return self.run(Pick(owner, rows, count, wire))
+    def pick(self, owner: PartyId, rows: Tensor | None, count: int, *wires: Wire) -> Summands:
+        """Pick ``count`` different rows of wires [N, ·] side by side: ``owner`` chooses ``rows``, a secret.
+
+        Columns of ``AT_ONCE`` entries are dealt together.
+        """
+        return self.run(Pick(owner, rows, count, wires))
 
     def reveal(self, wire: Wire, to: PartyId) -> Tensor | None:
         """Return a wire's numbers at one holder, float64; None at all others. One round."""

@@ -32,7 +32,7 @@ from veilgraph.mpc.sealed.opening import Open
 from veilgraph.mpc.sealed.pair_stocks import Make, Stocks
 from veilgraph.mpc.sealed.picks import Pick
 from veilgraph.mpc.sealed.sines import FACTOR_BITS, SUM_BITS, UNIT_BITS, odd_multiples
-from veilgraph.mpc.sealed.wire import DTYPES, Bilinear, Bit, Ring, Summands, Wire
+from veilgraph.mpc.sealed.wire import DTYPES, Bilinear, Bit, Ring, Summands, Wire, concatenate
 
 _DEGREE_BITS: Final = 18  # of the most edges at a node
 
@@ -318,11 +318,12 @@ class PairMachine(Machine):
         return self._together.hop(matrix, rows, (graph.nodes, graph.nodes), count, ring, bits)
 
     @override
-    def pick(self, owner: PartyId, rows: Tensor | None, count: int, wire: Wire) -> Summands:
+    def pick(self, owner: PartyId, rows: Tensor | None, count: int, *wires: Wire) -> Summands:
+        wire = concatenate(wires, 1)
         own, nodes = self._own(wire), wire.shape[0]
         if self.party != owner:
             return Summands(self._together.hop(None, own, (count, nodes), own.shape[1], 64, 0), wire.bits)
-        chosen = Pick(owner, rows, count, wire).chosen()
+        chosen = Pick(owner, rows, count, wires).chosen()
         ones = torch.ones(count, dtype=torch.int32).numpy()
         matrix = sp.csr_array((ones, (torch.arange(count).numpy(), chosen.numpy())), shape=(count, nodes))
         return Summands(own[chosen] + self._together.hop(matrix, None, (count, nodes), own.shape[1], 64, 0), wire.bits)

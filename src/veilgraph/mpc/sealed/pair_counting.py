@@ -22,7 +22,7 @@ from veilgraph.mpc.sealed.hops import HiddenGraph
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.pair import PairMachine
 from veilgraph.mpc.sealed.pair_stocks import Stocks
-from veilgraph.mpc.sealed.wire import DTYPES, Ring, Summands, Wire
+from veilgraph.mpc.sealed.wire import DTYPES, Ring, Summands, Wire, concatenate
 
 
 class PairCountingMachine(PairMachine):
@@ -81,7 +81,8 @@ class PairCountingMachine(PairMachine):
         return HiddenGraph(owner, nodes, nodes + padded, weight_bits)
 
     @override
-    def pick(self, owner: PartyId, rows: Tensor | None, count: int, wire: Wire) -> Summands:
+    def pick(self, owner: PartyId, rows: Tensor | None, count: int, *wires: Wire) -> Summands:
+        wire = concatenate(wires, 1)
         (nodes, columns), own = wire.shape, None if owner == self.party else wire.mask
         return Summands(self._together.hop(None, own, (count, nodes), columns, 64, 0), wire.bits)
 

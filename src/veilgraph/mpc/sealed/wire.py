@@ -30,6 +30,7 @@ Bilinear = Callable[[Tensor, Tensor], Tensor]  # a bilinear function of two tens
 Index = int | slice | None | tuple[int | slice | None, ...]
 # A linear function of a tensor: moves, copies, adds and negates entries, or multiplies them by whole numbers.
 Linear = Callable[[Tensor], Tensor]
+AT_ONCE: Final = 1 << 20  # entries of a wire that are opened together: more would hold many times its memory
 
 
 class _Secret(ABC):
@@ -95,6 +96,12 @@ class Wire(_Secret):
         public = None if self.public is None else function(self.public)
         return replace(self, public=public, mask=function(self.mask), bits=self.bits + bits)
 
+    def fill(self, rows: slice, other: Wire) -> None:
+        """Overwrite these rows, in place, with those of another wire."""
+        self.mask[rows] = other.mask
+        if self.public is not None:
+            self.public[rows] = other.known
+
     @property
     def T(self) -> Wire:  # noqa: N802 - as of a tensor
         """Transposed."""
@@ -144,24 +151,32 @@ def concatenate(wires: Sequence[Wire], dim: int = 0) -> Wire:
     return wires[0] if len(wires) == 1 else _combine(wires, lambda parts: torch.cat(list(parts), dim))
 
 
-def side_by_side(wires: Iterable[Wire], columns: int) -> Wire:
-    """Concatenate wires [N, ·] to so many columns, one at a time; ``ValueError``: they are more or fewer."""
+def row_slices(shape: Sequence[int], most: int | None = None) -> list[slice]:
+    """Divide the rows of a tensor of ``shape`` into slices of ``most`` entries, by default ``AT_ONCE``, or of a row."""
+    step = max(1, (most or AT_ONCE) // max(1, prod(shape[1:])))
+    return [slice(start, min(start + step, shape[0])) for start in range(0, max(1, shape[0]), step)]
+
+
+def joined(wires: Iterable[Wire], size: int, dim: int = 0) -> Wire:
+    """Concatenate wires along a dimension to ``size``, one at a time; ``ValueError``: they are more or fewer."""
     found: Wire | None = None
     start = 0
     for wire in wires:
-        stop = start + wire.shape[1]
-        if wire.shape[1] == columns:
-            return wire
+        width = wire.shape[dim]
+        if found is None and width == size:
+            found, start = wire, size
+            continue
         if found is None:
-            shape = wire.shape[0], columns
+            shape = (*wire.shape[:dim], size, *wire.shape[dim + 1 :])
             public = None if wire.public is None else wire.public.new_empty(shape)
             found = Wire(public, wire.mask.new_empty(shape), wire.bits)
-        found.mask[:, start:stop] = wire.mask
-        if found.public is not None and wire.public is not None:
-            found.public[:, start:stop] = wire.public
-        start = stop
-    if found is None or start != columns:
-        raise ValueError(f"{start} columns came, and {columns} were said to")
+        if start + width <= size:
+            found.mask.narrow(dim, start, width).copy_(wire.mask)
+            if found.public is not None:
+                found.public.narrow(dim, start, width).copy_(wire.known)
+        start += width
+    if found is None or start != size:
+        raise ValueError(f"{start} rows or columns came, and {size} were said to")
     return found
 
 

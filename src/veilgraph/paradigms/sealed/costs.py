@@ -16,18 +16,23 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.cut_and_choose import DIGEST_BYTES
 from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.wire import AT_ONCE
 from veilgraph.paradigms.sealed.networks.propagation import is_dense
 from veilgraph.paradigms.sealed.plan import Context, is_apart
-from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
+from veilgraph.paradigms.sealed.program import TRIAL, Program, SealedProgram
 from veilgraph.paradigms.sealed.programs import program_of
 from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, Stage
 
 _ITEM = 8
-_BASE = 750 << 20  # of a process with nothing to do, and of what it keeps once freed
-_COPIES, _HELD = 3, 28
-"""Of all columns, and matrices of the widest opening or of a number for each slot, that are in hand at once. Measured:
-within a tenth of block models of 100,000 and 169,343 nodes, above those of smaller ones
-(docs/reference/sealed-benchmarks.md)."""
+_BASE: Final = 350 << 20  # of a holder's process with nothing to do, and of messages that wait
+_DEALER_BASE: Final = 256 << 20
+_PAIR_BASE: Final = 420 << 20  # beside a holder's, where nobody deals
+_HELD: Final = 28  # matrices of an opening that are in hand at once
+_SLOT, _DEALER_SLOT = 115, 16  # bytes for each slot of hidden edges: permutations, and rows that hop
+_READ: Final = 4  # bytes of a number that a holder has read
+_PICKED: Final = 2  # copies of rows as a dealer picks them
+_SAVED: Final = 4  # copies of rows as a holder saves them, of which two are its shares
+"""Fitted to block models of 10,000 to 169,343 nodes, all within a tenth (docs/reference/sealed-benchmarks.md)."""
 _MATRICES: Final = 1  # of a dense graph, as measured on ACM: 1.2 GB at most in any party
 _STEPS, _EVALUATIONS = "steps", "evaluations"
 CORE_S_A_GB: Final = (3, 20)
@@ -52,7 +57,7 @@ def costs_of(
     machine, counted = _counting(
         context, dealer, lambda machine: run(machine, predicting=range(len(context.plan.trials)))
     )
-    evaluations = run(machine, predicting=_costliest_trials(context, dealer))
+    program, evaluations = run(machine, predicting=_costliest_trials(context, dealer))
     rounds, sent = Counter[str](), dict[str, Counter[PartyId]]()
     for place, cost in counted.costs.items():
         name = {"step": _STEPS, "score": _EVALUATIONS}.get(place.split(" ")[0], place or "seeds")
@@ -67,7 +72,8 @@ def costs_of(
     stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]
     if dealer_checks:
         stages.insert(0, _dealer_checks(counted.dealt, 1 / (1 - dealer_checks)))
-    costs = Costs(stages, _peak_memory(context, counted.widest, dealer))
+    kept = program.network.kept_entries if isinstance(program, SealedProgram) else (0, 0, 0)
+    costs = Costs(stages, _peak_memory(context, kept, counted.widest, dealer))
     if dealer_checks or context.plan.records is not None:  # of which no whole job was measured
         return costs
     return replace(costs, notes=[_computing(sum(costs.sent().values()))])
@@ -82,10 +88,12 @@ def _computing(sent_bytes: int) -> str:
     )
 
 
-def _run(machine: Machine, context: Context, steps: int, evaluate_every: int | None, predicting: Sequence[int]) -> int:
+def _run(
+    machine: Machine, context: Context, steps: int, evaluate_every: int | None, predicting: Sequence[int]
+) -> tuple[Program, int]:
     """Run a training on a machine without data, with its final release and prediction; return how often it is scored.
 
-    ``predicting``: the trials whose mean, or which alone, is released and predicts.
+    The program is returned too. ``predicting``: the trials whose mean, or which alone, is released and predicts.
     """
     program = program_of(machine, context, lambda _: system_secrets)
     program.enter(trains=True)
@@ -102,7 +110,7 @@ def _run(machine: Machine, context: Context, steps: int, evaluate_every: int | N
         program.release()
     if context.sizes.asked != 0:
         program.predict()
-    return evaluations
+    return program, evaluations
 
 
 def _counting(
@@ -149,17 +157,21 @@ def _dealer_checks(dealt: Mapping[PartyId, int], dealings: float) -> Stage:
     return Stage("dealer checks", round(2 * dealings), {party: round(count) for party, count in sent.items()})
 
 
-def _peak_memory(context: Context, widest: int, dealer: PartyId) -> Mapping[PartyId, int]:
-    """Estimate peak memory in bytes of each holder and the server; ``widest``: entries of the largest opening."""
-    found = _dealt_memory(context, widest)
+def _peak_memory(context: Context, kept: tuple[int, int, int], widest: int, dealer: PartyId) -> Mapping[PartyId, int]:
+    """Estimate peak memory in bytes of each holder and the server.
+
+    ``kept``: ``Rows.kept_entries`` after a training; ``widest``: entries of the largest opening.
+    """
+    found = _dealt_memory(context, kept, widest)
     if dealer == NOBODY:
-        return found | {SERVER: _BASE}
+        more = _PAIR_BASE + _HELD * _ITEM * max(0, widest - AT_ONCE)  # where openings are not sliced
+        return {party: most + more for party, most in found.items()} | {SERVER: _DEALER_BASE}
     if dealer != SERVER:  # the server has no part in the program, and who deals has as many numbers as who computes
-        found |= {dealer: max(found[dealer], found[SERVER]), SERVER: _BASE}
+        found |= {dealer: max(found[dealer], found[SERVER]), SERVER: _DEALER_BASE}
     return found
 
 
-def _dealt_memory(context: Context, widest: int) -> dict[PartyId, int]:
+def _dealt_memory(context: Context, kept: tuple[int, int, int], widest: int) -> dict[PartyId, int]:
     """Estimate peak memory in bytes where the server deals."""
     sizes, plan = context.sizes, context.plan
     if sizes.blocks:  # fitted to unions of 10^5 to 10^6 accounts, all within a ninth (docs/explanation/union.md)
@@ -167,11 +179,18 @@ def _dealt_memory(context: Context, widest: int) -> dict[PartyId, int]:
         over = {holder: (1 + plan.directed) * (sizes.nodes + edges) for holder, edges in sizes.edges.items()}
         found = {holder: 533_000_000 + 110 * sizes.nodes * columns + 123 * slots for holder, slots in over.items()}
         return found | {SERVER: 455_000_000 + 83 * sizes.nodes * columns + 12 * sum(over.values())}
-    put_in = {holder: context.width_of(holder, *context.plan.home) for holder in sizes.columns}
-    everything = _COPIES * _ITEM * sizes.nodes * sum(put_in[holder] for holder in context.abreast)
+    put_in = {holder: context.width_of(holder, *plan.home) for holder in sizes.columns}
+    everything = sizes.nodes * sum(put_in[holder] for holder in context.abreast)
+    columns, moved, rows = kept
     dense = [holder for holder in sizes.edges if is_dense(context, holder)]
-    slots = sizes.nodes + max((edges for holder, edges in sizes.edges.items() if holder not in dense), default=0)
-    matrices = _MATRICES * _ITEM * sizes.nodes**2 * len(dense)
-    common = _BASE + everything + _HELD * _ITEM * (widest + slots) + matrices
-    own = {holder: _COPIES * _ITEM * sizes.nodes * columns for holder, columns in put_in.items()}
-    return {holder: common + 2 * own[holder] for holder in own} | {SERVER: common}
+    slots = sum(sizes.nodes + edges for holder, edges in sizes.edges.items() if holder not in dense)
+    common = _ITEM * (_HELD * min(widest, AT_ONCE) + _MATRICES * sizes.nodes**2 * len(dense))
+    dealt = max(everything + moved, columns + moved + _PICKED * rows)
+    found = {SERVER: _DEALER_BASE + common + _ITEM * dealt + _DEALER_SLOT * slots}
+    for holder, width in put_in.items():
+        own = sizes.nodes * width
+        hopped = everything + own + 2 * (moved or everything)  # or rows have hopped
+        trained = columns + own * bool(columns) + 2 * moved + _SAVED * rows
+        read = _READ * sizes.nodes * sizes.columns[holder]
+        found[holder] = _BASE + common + read + _ITEM * max(hopped, trained) + _SLOT * slots
+    return found

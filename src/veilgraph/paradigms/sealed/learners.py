@@ -32,13 +32,15 @@ class Learners:
                 parts.append(self._machine.put(holder, None if own is None else made(own), (size, width), bits))
         return concatenate(parts).map(partial(self._interleave, rows))
 
-    def pick(self, what: str, rows: Rows, wire: Wire) -> Summands:
-        """Pick rows of a wire [N, d] by attribute ``what`` of each holder's ``OwnData``, a secret: [T, V or R, d]."""
+    def pick(self, what: str, rows: Rows, *wires: Wire) -> Summands:
+        """Pick rows of wires [N, ·] side by side by a secret, ``what`` of each holder's ``OwnData``: [T, V or R, d]."""
         parts = []
         for holder, block in self._context.learners.items():
             if size := self._count(rows, block):
                 own = self._context.of(holder, what)
-                parts.append(self._machine.pick(holder, own, size, wire[block.rows]))
+                parts.append(self._machine.pick(holder, own, size, *(wire[block.rows] for wire in wires)))
+        if len(parts) == 1:
+            return parts[0]
         return Summands(torch.cat([part.part for part in parts]), parts[0].bits).map(partial(self._interleave, rows))
 
     def reveal(self, wire: Wire) -> Tensor | None:

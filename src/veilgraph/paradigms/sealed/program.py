@@ -358,10 +358,9 @@ class SealedProgram(Program):
 
     def _test_ranges(self, *, updated: bool = False) -> None:
         """Note range tests of what was opened since the last call, and if ``updated`` of weights and velocities."""
-        watched = self.network.watched
-        tests = [range_tests(wire, self._context.sizes.most_opened) for wire in watched]
+        tests = [*self.network.tests]
         tests += [range_tests(weight, MOST_WEIGHT) for weight in self._untested]
-        watched.clear()
+        self.network.tests.clear()
         self._untested.clear()
         if updated:
             # What is multiplied by this many bits and 38 more is 2^22 at most: a quarter of what the ring holds.

@@ -83,6 +83,7 @@ class SealedRole(Role):
         self._asked: int | None = None
         self._named: Mapping[PartyId, int] = {}
         self._program: Program | None = None
+        self._data: dict[PartyId, OwnData] = {}
         self._entered = self._begun = False
         self._first: int | None = None
         self._unheard: int | None = None
@@ -125,8 +126,8 @@ class SealedRole(Role):
         self._named = {holder: block.asked for holder, block in context.learners.items()}
         machine = self.machine(lambda machine: self._rehearse(machine, context, start))
         self._start, self._classes = start.session, sizes.classes
-        own = replace(context, data=self._witnessed(self.data(sizes, start.session), held, start.epoch))
-        self._program = program_of(machine, own, lambda _: session.secrets)
+        self._data = dict(self._witnessed(self.data(sizes, start.session), held, start.epoch))
+        self._program = program_of(machine, replace(context, data=self._data), lambda _: session.secrets)
         self.model = self.shares(self._program)
         return start
 
@@ -205,6 +206,8 @@ class SealedRole(Role):
         if not self._entered:
             self.program.enter(trains=epoch is not None)
             self._entered = True
+            if isinstance(self.program, SealedProgram):
+                self.drop_columns()
         if self.model.saved is not None:
             self.program.restore(self.model.saved, training=self.model.goes_on)
             self.model.saved, self._begun = None, self._begun or self.model.goes_on
@@ -232,6 +235,10 @@ class SealedRole(Role):
         self._last = epoch
         if self._job.privacy is not None and epoch == self._job.train.epochs:
             self.voted()
+
+    def drop_columns(self) -> None:
+        """Let go of columns that have been put in: they take as much memory as what was made of them."""
+        self._data.update({party: replace(own, columns={}) for party, own in self._data.items()})
 
     def voted(self) -> None:
         """Hook at a holder, after votes were counted with new noise."""
@@ -439,6 +446,11 @@ class SealedHolder(SealedRole):
     def get(self, found: Mapping[PartyId, dict[str, Tensor]]) -> None:
         """Keep the weights of its own columns as ``model.opened``, named as by ``Program.release``."""
         self.model.opened = found.get(self.session.link.party, {})
+
+    @override
+    def drop_columns(self) -> None:
+        super().drop_columns()
+        self._own = replace(self._own, columns={})
 
     @override
     def declines(self) -> str:

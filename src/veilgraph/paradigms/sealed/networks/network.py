@@ -7,9 +7,11 @@ What a step multiplies, opens and tests is then as small as the rows are few. c 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from hashlib import sha256
+from operator import add
 
 import torch
 from torch import Tensor
@@ -18,7 +20,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed.functions import BITS, multiply_open, relu
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, concatenate
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, concatenate, joined, row_slices
 from veilgraph.paradigms.sealed.networks.rows import Rows
 from veilgraph.paradigms.sealed.plan import Context, Trial, hops_of, is_near
 
@@ -206,7 +208,8 @@ class Network(Rows):
     def predict(self, weights: Sequence[Wire]) -> Wire:
         """Compute logits of every node: [N, C]."""
         first = self.effective(weights[0])
-        return self._head(weights, first, self._made_of_all(first)).logits
+        logits = (self._head(weights, first, made).logits for made in self._made_of_all(first))
+        return joined(logits, self.context.sizes.nodes)
 
     def effective(self, first: Wire) -> Wire:
         """Fold standardisation into the first weights, for plain columns: gain·w, and the bias less mean·gain·w."""
@@ -215,24 +218,22 @@ class Network(Rows):
         machine, places = self.machine, self.places(self.trial.blocks)[1:] - 1
         columns = multiply_open(machine, first[1:], self.gain.columns(places).T, first.bits)
         moved = self.opened(machine.product(matmul, self.mean.columns(places), columns), first.bits)
-        self.watched.append(columns)
+        self.watch(columns)
         return concatenate([first[:1] - moved, columns])
 
-    def _made_of_all(self, first: Wire) -> Wire:
-        """Multiply every node's row by the first weights, before or after hops as is cheaper: [N, width]."""
-        machine, nodes, start = self.machine, self.context.sizes.nodes, 1
-        total: Summands = machine.split(first[:1]).map(lambda part: part.expand(nodes, -1)).scaled(1.0, BITS)
-        moved: list[Wire] = []
+    def _made_of_all(self, first: Wire) -> Iterator[Wire]:
+        """Multiply every node's row by the first weights, before or after hops as is cheaper; yields [·, width]."""
+        start, alone, moved = 1, list[tuple[Sequence[Wire], int]](), list[Wire]()
         near = dict[int, Wire]()
         for block in self.trial.blocks:
             relations = self.relations.get(block)
             if relations is None:
-                total = total + self._sum_products(self._home(block), first, start)
+                alone.append((self._home(block), start))
                 start += self._block_widths[block]
                 continue
             for name, relation in relations.items():
                 if name in self._spread or self._moved_width(block) <= self.width:
-                    total = total + self._sum_products([self._moved_columns(block, name, relation)], first, start)
+                    alone.append(([self._moved_columns(block, name, relation)], start))
                 else:
                     made = self.opened(self._sum_products(self._home(*self.context.plan.moved(block)), first, start))
                     if relation is self._pooled and is_near(block):
@@ -242,10 +243,16 @@ class Network(Rows):
                         moved.append(self.spread(relation, hops_of(block), made))
                 start += self._moved_width(block)
         moved += self._hop_by_hop(near)
-        made = self.opened(total)
-        for part in moved:
-            made = made + part
-        return made
+        for rows in self._node_slices:
+            total = self.machine.split(first[:1]).scaled(1.0, BITS).map(partial(_repeat, rows.stop - rows.start))
+            for columns, start in alone:
+                total = total + self._sum_products([_taken(part, rows) for part in columns], first, start)
+            yield reduce(add, [self.opened(total), *(_taken(part, rows) for part in moved)])
+
+    @property
+    def _node_slices(self) -> list[slice]:
+        """Slices of nodes whose rows are multiplied together."""
+        return row_slices((self.context.sizes.nodes, self.width))
 
     def _sum_products(self, columns: Sequence[Wire], weight: Wire, start: int) -> Summands:
         """Σ_i X_i·W_i, where W_i are consecutive rows of ``weight`` from ``start`` on."""
@@ -266,6 +273,17 @@ class Network(Rows):
         """Return the trial's rows, all and those of training; the same wires each time, as products by them need."""
         assert self.rows is not None
         if self.trial not in self._of_trial:
-            rows = self.rows.columns(self.places(self.trial.blocks))
+            places = self.places(self.trial.blocks)
+            is_all = torch.equal(places, torch.arange(self.rows.shape[1]))  # which need no copy
+            rows = self.rows if is_all else self.rows.columns(places)
             self._of_trial = {self.trial: (rows, rows[: self.context.sizes.training])}
         return self._of_trial[self.trial]
+
+
+def _taken(wire: Wire, rows: slice) -> Wire:
+    return wire if rows.stop - rows.start == wire.shape[0] else wire[rows]
+
+
+def _repeat(rows: int, part: Tensor) -> Tensor:
+    """Repeat a row [1, d] without copying it: [rows, d]."""
+    return part.expand(rows, -1)

@@ -31,7 +31,7 @@ from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.functions import BITS, FINE_BITS, inverse_root, multiply_open
 from veilgraph.mpc.sealed.hops import HiddenGraph
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Ring, Summands, Wire, concatenate, side_by_side
+from veilgraph.mpc.sealed.wire import Ring, Summands, Wire, concatenate, joined, row_slices
 from veilgraph.paradigms.sealed.plan import Context, OwnData
 
 EDGE_BITS: Final = 16  # fractional bits of edges' weights
@@ -39,7 +39,6 @@ NARROW_DEGREE: Final = 1 << 13  # largest degree over which entries up to 1 are 
 DENSE_FROM: Final = 1 << 10  # nodes: of fewer it does not matter
 DENSE_UP_TO: Final = 5792  # nodes: a matrix has less than 2^25 numbers
 _DENSE_SLOTS: Final = 32  # numbers of a matrix whose products take as long as one slot of a hidden graph
-AT_ONCE: Final = 1 << 21  # entries of the columns that are propagated together
 _WIDE_NEAR: Final = 1  # near hops gone on from with α = 1/16: its 4 bits fit with 42 of a product and values below 2^13
 COINS: Final = 1 << 14  # bound of a holder's draws: sums of products over 2^24 edges of ten holders fit the ring
 
@@ -185,8 +184,9 @@ class Propagation:
         narrow = narrow and not self._edges.weight_bits and self._context.sizes.max_degree <= NARROW_DEGREE
         narrow = narrow and not any(is_dense(self._context, holder) for holder in self.holders)
         total = sum(part.shape[1] for part in columns)
-        width = max(1, AT_ONCE // columns[0].shape[0])
-        if total <= width:
+        (together, *more) = row_slices((total, columns[0].shape[0]))
+        width = together.stop
+        if not more:
             columns = [concatenate(columns, 1)]
         if teleport not in self._scaling:
             self._scaling[teleport] = self._scales(teleport)
@@ -207,7 +207,7 @@ class Propagation:
                     yield self._hops(wire, begun, hops - done, teleport, scales, ways, ring)
                     begin = end
 
-        return side_by_side(slices(), total)
+        return joined(slices(), total, 1)
 
     def put(self, columns: Tensor | None, hops: int, count: int) -> Wire:
         """Put in (Pᵀ)^K·x that the only holder with edges computes at home, of ``columns`` x as in ``__call__``.

@@ -16,20 +16,24 @@ with very different spreads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import takewhile
+from math import prod
+from operator import add
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
+from veilgraph.core.memory import give_back_freed_memory
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul
-from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, inverse_root
+from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, inverse_root, range_tests
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate
+from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate, joined, row_slices
 from veilgraph.paradigms.sealed.learners import Learners
 from veilgraph.paradigms.sealed.networks.propagation import HiddenEdges, Propagation, check_double_entry, one_hot
 from veilgraph.paradigms.sealed.plan import MOST_OPENED, NEAR, UNIT, Context, hops_of, is_near, is_pooled
@@ -65,7 +69,7 @@ class Rows:
     """One party's part in the rows of training and validation nodes, and in what they are made of.
 
     Attributes:
-        watched: opened wires whose range has not been tested yet, and does not follow from earlier tests.
+        tests: numbers that are below zero where what was opened is in its range, of wires not tested yet.
         columns: of every holder, [N, F_i], in the job's order.
         rows: of training and, where columns are propagated, of judged validation nodes: [T + V, all columns].
         mean, gain: of every column but the bias's, over the training rows: [1, all other columns].
@@ -73,7 +77,7 @@ class Rows:
 
     def __init__(self, machine: Machine, context: Context) -> None:
         self.machine, self.context = machine, context
-        self.watched: list[Wire] = []
+        self.tests: list[Wire] = []
         self.columns: list[Wire] = []
         self._homes: dict[tuple[PartyId, str], Wire] = {}
         self.rows: Wire | None = None
@@ -132,6 +136,7 @@ class Rows:
         if len(sizes.blocks) > 1 and self.relations and len(sizes.owners) == len(sizes.blocks):
             into, out = (self.edges.of(list(sizes.blocks), [way]) for way in (False, self.context.plan.directed))
             check_double_entry(self.machine, self.context, into, out)
+        give_back_freed_memory()
 
     def normalise(self) -> None:
         """Compute the degree factors of all propagations; once a session."""
@@ -141,9 +146,10 @@ class Rows:
     def prepare(self) -> None:
         """Make ``rows`` for a training, after ``normalise``, and standardise them."""
         self.normalise()
+        give_back_freed_memory()
         self.machine.at("rows")
-        rows = self._plain_rows()
-        self.rows = self._standardised(rows)
+        self.rows = self._standardised(self._plain_rows())
+        give_back_freed_memory()  # what is needed once, as large as all columns
 
     def kept(self) -> dict[str, SavedWire]:
         """Name → wire that is computed once and saved with the weights, in the order of restoring."""
@@ -157,6 +163,13 @@ class Rows:
         found["weight.mean"] = SavedWire(self, "mean", (1, columns), BITS, predicts=True)
         found["weight.gain"] = SavedWire(self, "gain", (1, columns), GAIN_BITS, predicts=True)
         return found
+
+    @property
+    def kept_entries(self) -> tuple[int, int, int]:
+        """Entries that are there all session long: of columns as put in, of columns after hops, and of rows."""
+        wires = self.columns, self._spread.values(), [] if self.rows is None else [self.rows]
+        columns, moved, rows = (sum(prod(wire.shape) for wire in each) for each in wires)
+        return columns, moved, rows
 
     @property
     def propagates_columns(self) -> bool:
@@ -235,11 +248,12 @@ class Rows:
         transposed: bool = False,
         narrow: bool = False,
     ) -> Wire:
-        """Propagate columns B side by side: P^K·B, or with Pᵀ; watched unless ``narrow``, as in ``Propagation``."""
+        """Propagate columns B side by side: P^K·B, or with Pᵀ; tested unless ``narrow``, as in ``Propagation``."""
         found = relation(
             columns, hops, self.context.plan.teleport(hops), nearer=nearer, transposed=transposed, narrow=narrow
         )
-        self.watched.extend([] if narrow else [found])
+        if not narrow:
+            self.watch(found)
         return found
 
     @property
@@ -251,15 +265,11 @@ class Rows:
         """Make training and validation rows, not standardised: [T + V, 1 and the columns of all blocks]."""
         machine, sizes, context = self.machine, self.context.sizes, self.context
         owner, count = context.label_party, self._row_count
-        one = machine.constant(torch.full((count, 1), 1 << BITS), BITS)
         if self.propagates_columns:
             parts = [part for block in context.plan.blocks for part in self._columns_of_all(block)]
-            everything = concatenate(parts, 1)
-            learners = Learners(machine, context)
-            picked = [self.opened(learners.pick("rows", "training", everything))]
-            if sizes.validation:
-                picked.append(self.opened(learners.pick("judged", "validation", everything)))
-            return concatenate([one, concatenate(picked)], 1)
+            if all(block in self.relations for block in context.plan.blocks):
+                self.columns = []  # of which nothing but what hops made is asked for from now on
+            return joined(self._picked_rows(parts), count)
         rows = context.of(owner, "rows")
         columns = None if rows is None else one_hot(rows, sizes.nodes).T.contiguous()
         start = machine.put(owner, columns, (sizes.nodes, count), BITS)
@@ -281,7 +291,22 @@ class Rows:
                 places = start if relation is None else hopped(block, name, relation)
                 of = context.plan.moved(block) if relation else (block,)
                 taken += [(places.T, holder, each) for holder in context.abreast for each in of]
-        return concatenate([one, *self._products_with_home(taken, count)], 1)
+        return concatenate([self._ones(count), *self._products_with_home(taken, count)], 1)
+
+    def _ones(self, count: int) -> Wire:
+        return self.machine.constant(torch.full((count, 1), 1 << BITS), BITS)
+
+    def _picked_rows(self, columns: Sequence[Wire]) -> Iterator[Wire]:
+        """Yield training, then validation rows of ``columns``, behind the bias's 1."""
+        learners = Learners(self.machine, self.context)
+        picks: list[tuple[str, Literal["training", "validation"]]] = [("rows", "training")]
+        if self.context.sizes.validation:
+            picks.append(("judged", "validation"))
+        for what, of in picks:
+            picked = learners.pick(what, of, *columns)
+            for rows in row_slices(picked.shape):
+                opened = self.opened(picked[rows])
+                yield concatenate([self._ones(opened.shape[0]), opened], 1)
 
     def _products_with_home(self, taken: Sequence[tuple[Wire, PartyId, str]], count: int) -> list[Wire]:
         """Multiply ``count`` rows each with a holder's columns of a block: all that meet the same in one product."""
@@ -305,30 +330,34 @@ class Rows:
         return [self._moved_columns(block, name, relation) for name, relation in relations.items()]
 
     def _standardised(self, rows: Wire) -> Wire:
-        """Subtract each column's mean and divide by its deviation over the training rows, but not the bias's."""
+        """Standardise all columns but the bias's by their mean and deviation over the training rows, in place."""
         machine, training = self.machine, self.context.sizes.training
         columns = rows[:, 1:]
-        self.mean = self._column_means(machine.split(columns[:training]), BITS)
-        centred = columns - self.mean
-        coarse = centred[:training]
+        self.mean = self._means(machine.split(columns[:training].sum(0)), training, BITS)
         # Of rows of length 1 hops make entries up to the root of the largest degree, and centred ones twice as large.
         largest = training * 4 * self.context.sizes.max_degree << 2 * BITS
-        if self.context.plan.standard or largest.bit_length() > _SQUARES_FIT:
-            coarse_bits = max(_COARSE_BITS, (_SQUARE_BITS - training.bit_length()) // 2)
-            coarse = machine.open(machine.split(coarse), BITS - coarse_bits)
-        variance = self._column_means(machine.product(torch.mul, coarse, coarse), _VARIANCE_BITS)
-        self.watched.append(variance)
+        is_cut = self.context.plan.standard or largest.bit_length() > _SQUARES_FIT
+        coarse_bits = max(_COARSE_BITS, (_SQUARE_BITS - training.bit_length()) // 2)
+        squares = list[Summands]()
+        for part in row_slices(columns[:training].shape):
+            coarse = columns[:training][part] - self.mean
+            if is_cut:
+                coarse = machine.open(machine.split(coarse), BITS - coarse_bits)
+            squares.append(machine.product(torch.mul, coarse, coarse).map(lambda each: each.sum(0, keepdim=True)))
+        variance = self._means(reduce(add, squares), training, _VARIANCE_BITS)
+        self.watch(variance)
         whole = variance.plus(_LEAST_VARIANCE).halved(-_VARIANCE_BITS)
         doublings = _VARIANCE_BITS // 2 - (0 if self.context.plan.standard else _LARGEST_GAIN)
         root = inverse_root(machine, machine.split(whole[0]), MOST_OPENED << _VARIANCE_BITS, GAIN_BITS + doublings)
         self.gain = root[None].halved(-doublings)
-        return concatenate([rows[:, :1], self.opened(machine.product(torch.mul, centred, self.gain))], 1)
+        for part in row_slices(columns.shape):
+            columns.fill(part, self.opened(machine.product(torch.mul, columns[part] - self.mean, self.gain)))
+        return rows
 
-    def _column_means(self, rows: Summands, bits: int) -> Wire:
-        """Mean over rows [n, d], opened with ``bits`` fractional bits: [1, d]."""
-        count = rows.shape[0]
+    def _means(self, sums: Summands, count: int, bits: int) -> Wire:
+        """Divide ``sums`` [1, d] over ``count`` rows by it, and open that with ``bits`` fractional bits."""
         scale = count.bit_length() - 1
-        total = rows.map(lambda part: part.sum(0, keepdim=True)).halved(scale)
+        total = sums.halved(scale)
         fewer = self.machine.open(total, max(0, total.bits - ERROR_BITS))
         share = self.machine.split(fewer).scaled(2.0**scale / count, FINE_BITS)
         return self.machine.open(share, share.bits - bits)
@@ -342,10 +371,15 @@ class Rows:
         return torch.cat([torch.zeros(1, dtype=torch.int64), *(places[block] for block in blocks)])
 
     def linear(self, left: Wire, weight: Wire) -> Wire:
-        """Multiply ``left`` by a weight matrix, and open the product, watched."""
+        """Multiply ``left`` by a weight matrix, and open the product, to be tested."""
         return self.opened(self.machine.product(matmul, left, weight))
 
     def opened(self, summands: Summands, bits: int = BITS) -> Wire:
-        """Open summands with ``bits`` fractional bits, and add the wire to ``watched``."""
-        self.watched.append(self.machine.open(summands, summands.bits - bits))
-        return self.watched[-1]
+        """Open summands with ``bits`` fractional bits, and note a test of their range."""
+        found = self.machine.open(summands, summands.bits - bits)
+        self.watch(found)
+        return found
+
+    def watch(self, wire: Wire) -> None:
+        """Note a test of a wire's range where that does not follow from earlier tests."""
+        self.tests.append(range_tests(wire, self.context.sizes.most_opened))
