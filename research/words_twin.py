@@ -39,9 +39,8 @@ class SparseNetwork(Network):
         if context.plan.standard or context.plan.home != ("own",):
             raise ValueError(f"home={context.plan.home}: only own columns of length 1 stay sparse")
 
-    @property
     @override
-    def sums_rows(self) -> bool:
+    def sums_rows_of(self, trial: Trial) -> bool:
         return False
 
     @override
@@ -83,7 +82,7 @@ class SparseNetwork(Network):
         return self._head(learned, made, made, self._left(len(made.mask)))
 
     @override
-    def judged(self, weights: Sequence[Wire]) -> Wire:
+    def judged(self, weights: Sequence[Wire], learned: Sequence[Wire] | None = None, left: float = 1.0) -> Wire:
         return self._of_rows("judged", self.predict(weights))
 
     def _of_rows(self, what: str, wire: Wire) -> Wire:

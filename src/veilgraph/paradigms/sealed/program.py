@@ -405,7 +405,7 @@ class SealedProgram(Program):
         machine, trial = self._machine, self.trial
         machine.at(f"score {number}")
         beside = None if self._earlier is None else self._beside or self._judged_beside(self._earlier)
-        logits = self.network.judged(self.weights)
+        logits = self.network.judged(self.weights, self.learned, self._left)
         right = machine.open(self._validation.right(logits))
         if self._earlier is not None and beside is not None:
             mean = machine.open(machine.gate(beside[1], machine.open(self._validation.right(logits + beside[0]))))

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
@@ -45,29 +47,24 @@ class Network(Rows):
         super().__init__(machine, context)
         self.trial = context.plan.trials[0]
         self._of_trial: dict[Trial, Wire] = {}
-        self._products: dict[Trial, tuple[Wire, Wire]] = {}
+        self._products: dict[tuple[Trial, bool], Wire] = {}
 
     @property
     def width(self) -> int:
         """Outputs of the first weights: C logits and the trial's hidden units."""
-        classes = self.context.sizes.classes
-        return classes + self.context.plan.hidden * self.trial.deep
+        return self.width_of(self.trial)
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
         """Shapes of the trial's weights: W and U side by side, and V where it is deep."""
-        classes, hidden = self.context.sizes.classes, self.context.plan.hidden * self.trial.deep
-        first = 1 + sum(self._block_widths[block] for block in self.trial.blocks), self.width
-        return [first, (hidden, classes)] if self.trial.deep else [first]
+        classes = self.context.sizes.classes
+        first = self.row_width(self.trial), self.width
+        return [first, (self.width - classes, classes)] if self.trial.deep else [first]
 
     @property
     def sums_rows(self) -> bool:
-        """Whether steps change A [T, width] in place of the first weights, which are c·W_0 + Z_Tᵀ·A.
-
-        Not where columns are standardised: products of two rows may then be large.
-        """
-        plan, training = self.context.plan, self.context.sizes.training
-        return not plan.standard and plan.rows_of_step(training) == training <= self.shapes[0][0] // 2
+        """``sums_rows_of`` the trial."""
+        return self.sums_rows_of(self.trial)
 
     @property
     def learned_shapes(self) -> list[tuple[int, int]]:
@@ -124,17 +121,14 @@ class Network(Rows):
         ]
 
     def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> ForwardState:
-        """Compute logits of the ``wanted`` training rows, from what steps change; ``left``: c, as in ``sums_rows``."""
+        """Compute logits of the ``wanted`` training rows, from what steps change; ``left``: c of ``sums_rows_of``."""
         rows = self._trial_rows()[wanted]
+        dropped = self._left(len(rows.mask))
         if not self.sums_rows:
-            return self._head(learned, rows, self.linear(rows, learned[0]), self._left(len(rows.mask)))
-        both, begun = self._row_products()
-        made = self.machine.product(matmul, both, learned[0])
-        made += self.machine.split(begun).scaled(left, learned[0].bits)
+            return self._head(learned, rows, self.linear(rows, learned[0]), dropped)
+        made = self._made_of_products(self._row_products(judged=False), learned[0], left)
         # Nothing is multiplied by logits themselves, so they need not be cut.
-        return self._head(
-            learned, rows, self.opened(made, BITS if self.trial.deep else made.bits), self._left(len(rows.mask))
-        )
+        return self._head(learned, rows, self.opened(made, BITS if self.trial.deep else made.bits), dropped)
 
     def _left(self, rows: int) -> Tensor | int:
         """Public dropout factors of a step's hidden units, int64 [rows, hidden], 0 or 2; 1 if the trial drops none."""
@@ -145,13 +139,26 @@ class Network(Rows):
         generator = torch.Generator().manual_seed(int.from_bytes(drawn[:7], "big"))
         return 2 * torch.randint(0, 2, (rows, plan.hidden * self.trial.deep), generator=generator)
 
-    def _row_products(self) -> tuple[Wire, Wire]:
-        """Compute Z_T·Z_Tᵀ [T, T] and Z_T·W_0 [T, width] once a trial."""
-        if self.trial not in self._products:
-            rows = self._training_rows()
-            begun = self.machine.constant(self.initial(BITS)[0], BITS)
-            self._products = {self.trial: (self.linear(rows, rows.T), self.linear(rows, begun))}
-        return self._products[self.trial]
+    def _row_products(self, *, judged: bool) -> Wire:
+        """Multiply training rows, or all ``judged`` ones, by U_0 and Z_Tᵀ/2^s, once a trial: [T or V, hidden + T].
+
+        U_0 are the columns of W_0 for hidden units, divided by 2^s likewise; its others are zero.
+        """
+        if (self.trial, judged) not in self._products:
+            rows, begun = self._training_rows(), self.machine.constant(self.initial(BITS)[0], BITS)
+            both = concatenate([begun[:, self.context.sizes.classes :], rows.T], 1).halved(self.row_shift(self.trial))
+            made = self._picked(self._made_of_all(self.effective(both))) if judged else self.linear(rows, both)
+            self._products = {key: of for key, of in self._products.items() if key[0] == self.trial}
+            self._products[self.trial, judged] = made
+        return self._products[self.trial, judged]
+
+    def _made_of_products(self, products: Wire, learned: Wire, left: float) -> Summands:
+        """Multiply rows by c·W_0 + Z_Tᵀ·A, of A ``learned`` and c ``left``, given their ``_row_products``."""
+        classes = self.context.sizes.classes
+        hidden = self.width - classes
+        begun = products[:, :hidden].map(partial(pad, pad=(classes, 0)))
+        made = self.machine.product(matmul, products[:, hidden:], learned)
+        return (made + self.machine.split(begun).scaled(left, learned.bits)).halved(-self.row_shift(self.trial))
 
     def first(self, learned: Wire, left: float) -> Wire:
         """Compute the first weights c·W_0 + Z_Tᵀ·A, of A ``learned`` and c ``left``; the caller tests their range."""
@@ -159,13 +166,23 @@ class Network(Rows):
         total = self.machine.product(transposed_matmul, self._training_rows(), learned) + begun.scaled(left, BITS)
         return self.machine.open(total, total.bits - learned.bits)
 
-    def judged(self, weights: Sequence[Wire]) -> Wire:
-        """Compute logits of the validation nodes that steps are judged by: [V, C]."""
-        sizes, owner = self.context.sizes, self.context.label_party
+    def judged(self, weights: Sequence[Wire], learned: Sequence[Wire] | None = None, left: float = 1.0) -> Wire:
+        """Compute logits of the validation nodes that steps are judged by: [V, C].
+
+        ``learned`` is what steps have changed into these ``weights``, with c ``left``; None: not known.
+        """
         if self.propagates_columns:
-            return self._logits(weights, self._trial_rows()[sizes.training :]).logits
-        picked = self.machine.pick(owner, self.context.of(owner, "judged"), sizes.validation, self.predict(weights))
-        return self.machine.open(picked)
+            return self._logits(weights, self._trial_rows()[self.context.sizes.training :]).logits
+        if learned is not None and self.judges_by_rows(self.trial):
+            products = self._row_products(judged=True)
+            return self._head(weights, products, self.opened(self._made_of_products(products, learned[0], left))).logits
+        first = self.effective(weights[0])
+        return self._head(weights, first, self._picked(self._made_of_all(first))).logits
+
+    def _picked(self, made: Wire) -> Wire:
+        """Pick the validation nodes' rows of what is made of all nodes: [V, d] of [N, d]."""
+        sizes, owner = self.context.sizes, self.context.label_party
+        return self.machine.open(self.machine.pick(owner, self.context.of(owner, "judged"), sizes.validation, made))
 
     def _logits(self, weights: Sequence[Wire], rows: Wire) -> ForwardState:
         return self._head(weights, rows, self.linear(rows, weights[0]))
@@ -231,7 +248,7 @@ class Network(Rows):
                 start += self._block_widths[block]
                 continue
             for name, relation in relations.items():
-                if name in self._spread or self._moved_width(block) <= self.width:
+                if name in self._spread or self._moved_width(block) <= first.shape[1]:
                     total = total + self._sum_products([self._moved_columns(block, name, relation)], first, start)
                 else:
                     made = self.opened(self._sum_products(self._home(*self.context.plan.moved(block)), first, start))
