@@ -168,7 +168,10 @@ class Rows:
         sizes, plan = self.context.sizes, self.context.plan
         if not self.relations or sizes.blocks:
             return True
-        judged = sum(2 * self._judged_width(trial) * len(self._hops_of(trial.blocks)) for trial in plan.trials)
+        judged = 0.0
+        for trial in plan.trials:
+            moved = (self._moved_once if self.judges_by_rows(trial) else self._moved_by_evaluations)(trial)
+            judged += 2 * moved * len(self._hops_of(trial.blocks))
         made = self._hops_of(plan.blocks)
         columns = sum(self._moved_width(kind) * (1 if self._is_narrow(kind) else 2) for kind in made)
         return sizes.training * len(made) + judged >= columns
@@ -204,19 +207,15 @@ class Rows:
         return max(0, largest.bit_length() + 1 - self.context.sizes.most_opened.bit_length())
 
     def judges_by_rows(self, trial: Trial) -> bool:
-        """Whether validation rows times W_0 and Z_Tᵀ are made once a trial: where evaluations moved more columns."""
-        return self.sums_rows_of(trial) and self._judged_width(trial) < self._evaluations * self.width_of(trial)
+        """Whether validation rows are multiplied by U_0 and Z_Tᵀ once a trial: fewer columns than evaluations move."""
+        return self.sums_rows_of(trial) and self._moved_once(trial) < self._moved_by_evaluations(trial)
 
-    @property
-    def _evaluations(self) -> float:
-        """Number of evaluations of a trial, on average."""
-        return self.context.plan.kept_a_trial if self.context.sizes.validation else 0
+    def _moved_once(self, trial: Trial) -> int:
+        return self.context.sizes.training + self.context.plan.hidden * trial.deep
 
-    def _judged_width(self, trial: Trial) -> float:
-        """Number of columns that all evaluations of a trial move where rows are not picked out of columns."""
-        every = self._evaluations * self.width_of(trial)
-        once = self.context.sizes.training + self.context.plan.hidden * trial.deep
-        return min(every, once) if self.sums_rows_of(trial) else every
+    def _moved_by_evaluations(self, trial: Trial) -> float:
+        """Number of columns that first weights make of rows, in all evaluations of a trial."""
+        return self.context.plan.kept_a_trial * self.width_of(trial) if self.context.sizes.validation else 0
 
     def _hops_of(self, blocks: Sequence[str]) -> list[str]:
         """One block of its kind for each hop that these blocks need, with near ones shared."""
