@@ -22,7 +22,7 @@ from veilgraph.mpc.sealed.functions import BITS
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate, plain_wire
 from veilgraph.paradigms.sealed.networks.network import ForwardState, Network
-from veilgraph.paradigms.sealed.plan import Context, hops_of
+from veilgraph.paradigms.sealed.plan import Context, Trial, hops_of
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import train_and_restore_best, twin_context
