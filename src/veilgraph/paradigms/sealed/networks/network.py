@@ -1,8 +1,9 @@
 """The network of sealed jobs: logits Z·W + relu(Z·U)·V on rows Z that are made once, before any step.
 
-Where training rows Z_T are far fewer than columns, the first weights W are not stepped: c·W_0 + Z_Tᵀ·A is, in A. The
-gradient of W is Z_Tᵀ·E, so a step adds to A what it would add to W but for Z_Tᵀ, and Z_T·W = c·Z_T·W_0 + (Z_T·Z_Tᵀ)·A.
-What a step multiplies, opens and tests is then as small as the rows are few. c is public: what decay leaves of W_0.
+Where training rows Z_T are few, the first weights W are not stepped: c·W_0 + Z_Tᵀ·A is, in A. The gradient of W is
+Z_Tᵀ·E, so a step adds to A what it would add to W but for Z_Tᵀ, and Z_T·W = c·Z_T·W_0 + (Z_T·Z_Tᵀ)·A. What a step
+multiplies, opens and tests is then as small as the rows are few. c is public: what decay leaves of W_0. Likewise
+Z_V·W_0 and Z_V·Z_Tᵀ of validation rows, made once, may stand for hops of what W makes of all nodes in each evaluation.
 """
 
 from __future__ import annotations
@@ -236,7 +237,7 @@ class Network(Rows):
         return concatenate([first[:1] - moved, columns])
 
     def _made_of_all(self, first: Wire) -> Wire:
-        """Multiply every node's row by the first weights, before or after hops as is cheaper: [N, width]."""
+        """Multiply every node's row by the first weights or their like, before or after hops as is cheaper: [N, d]."""
         machine, nodes, start = self.machine, self.context.sizes.nodes, 1
         total: Summands = machine.split(first[:1]).map(lambda part: part.expand(nodes, -1)).scaled(1.0, BITS)
         moved: list[Wire] = []
