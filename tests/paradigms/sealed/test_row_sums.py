@@ -12,6 +12,7 @@ from tests.mpc.sealed.bounded import BoundedMachine
 from tests.paradigms.sealed.dense import STANDARD, graphs_of
 from tests.paradigms.sealed.programs import TWIN, numbers, outcomes, small_graphs, small_job, trying
 from tests.roles.federation import Settings
+from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.inputs import plan_of
@@ -24,10 +25,11 @@ from veilgraph.protocol.job_file import parse_job
 
 BALANCED: Final[Settings] = {"train": {"class_weights": "balanced"}}
 MARGINS: Final[Settings] = {"output": "margins"}
-SLOW: Final[Settings] = {"train": {"learning_rate": 0.02}}
+SLOW: Final[Settings] = {"train": {"learning_rate": 0.005}}
 OFTEN: Final[Settings] = {"train": {"epochs": 12, "evaluate_every": 2, "select_by": "accuracy", "weight_decay": 0.05}}
 FEW: Final = 8
-COLUMNS: Final = 20
+COLUMNS: Final = {"none": 20, "standard": 300}
+"""Of the first holder, by scaling: of so many standardised ones products of rows are divided by 2^s, s > 0."""
 KINDS: Final = {
     "linear": ("linear", {}),
     "linear, standard": ("linear", {**STANDARD, **SLOW}),
@@ -41,6 +43,10 @@ def job_of(kind: str, *changes: Settings, holders: int = 2) -> SealedJob:
     network, scaling = KINDS[kind]
     blocks: Settings = {"model": {"network": network, "blocks": ["own", "pooled.1", "pooled.5", "each.1"]}}
     return small_job(holders, blocks, scaling, *changes)
+
+
+def wide_graphs(job: SealedJob) -> list[PartyGraph]:
+    return graphs_of(job, nodes=60, columns=COLUMNS[job.data.feature_scaling], training=FEW)
 
 
 def begun(context: Context) -> SealedProgram:
@@ -81,14 +87,16 @@ def test_sums_of_few_rows_are_the_weights_that_steps_would_have_made(
 def test_products_of_rows_judge_as_weights_do(kind: str) -> None:
     """In two trials, and in a session that goes on in the midst of the second."""
     job = job_of(kind, OFTEN)
-    graphs = graphs_of(job, nodes=60, columns=COLUMNS, training=FEW)
+    graphs = wide_graphs(job)
     [trial] = plan_of(job).trials
     with trying(trial, replace(trial, blocks=("pooled.1", "own"))):
         context = twin_context(job, graphs)[0]
     program, saved = begun(context), dict[str, Tensor]()
 
     def judged(of: SealedProgram) -> Tensor:
-        assert of.network.judges_by_rows(of.network.trial)
+        network, trial = of.network, of.network.trial
+        assert network.judges_by_rows(trial)
+        assert (network.row_shift(trial) > 0) == context.plan.standard
         found = of.network.judged(of.weights, of.learned, of.left).known
         expected = of.network.judged(of.weights).known
         assert found.shape == expected.shape == (context.sizes.validation, 3)
@@ -106,7 +114,7 @@ def test_products_of_rows_judge_as_weights_do(kind: str) -> None:
     resumed.restore(saved, training=True)
     for step in range(9, 12):
         resumed.step(step)
-    assert torch.allclose(judged(resumed), last, atol=1e-4)
+    assert torch.allclose(judged(resumed), last, atol=2e-3)  # of rows that were rounded when they were saved
 
 
 def scores(program: SealedProgram) -> tuple[list[Tensor | None], Tensor | None]:
@@ -140,7 +148,7 @@ def scores(program: SealedProgram) -> tuple[list[Tensor | None], Tensor | None]:
 )
 def test_parties_judge_by_products_of_rows_as_the_twin_does(kind: str, trust: str) -> None:
     job = job_of(kind, OFTEN, {"trust": trust}, {"train": {"epochs": 6}}, holders=3 if trust == "majority" else 2)
-    graphs = graphs_of(job, nodes=60, columns=COLUMNS, training=FEW)
+    graphs = wide_graphs(job)
     for _ in range(3):  # as rounding decides a comparison now and then
         found = outcomes(job, graphs, scores)
         (told, logits), (expected, twin) = found["A"], found[TWIN]
