@@ -101,7 +101,7 @@ def test_products_of_rows_judge_as_weights_do(kind: str) -> None:
         expected = of.network.judged(of.weights).known
         assert found.shape == expected.shape == (context.sizes.validation, 3)
         assert float(expected.abs().max()) > 0.02
-        assert torch.allclose(found, expected, atol=1e-4)
+        assert torch.allclose(found, expected, atol=1e-3)  # W_0 is of 18 bits in one, of 24 in the other
         return found
 
     for step in range(12):
