@@ -12,7 +12,10 @@ from tests.mpc.sealed.bounded import BoundedMachine
 from tests.paradigms.sealed.dense import STANDARD, graphs_of
 from tests.paradigms.sealed.programs import TWIN, numbers, outcomes, small_graphs, small_job, trying
 from tests.roles.federation import Settings
+from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
+from veilgraph.link.view import RecordedLink
+from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.inputs import plan_of
@@ -132,6 +135,15 @@ def scores(program: SealedProgram) -> tuple[list[Tensor | None], Tensor | None]:
     return told, machine.reveal(machine.open(machine.split(logits)), "A")
 
 
+def counted_scores(job: SealedJob, graphs: list[PartyGraph]) -> dict[PartyId, int]:
+    """Bytes that each party sends for ``scores``, counted without data."""
+    context, data = twin_context(job, graphs)
+    machine = CountingMachine(list(data), job.dealing_party)
+    scores(SealedProgram(machine, replace(context, data={})))
+    parties = dict.fromkeys([*data, job.dealing_party])
+    return {party: sum(cost.sent[party] for cost in machine.costs.values()) for party in parties}
+
+
 @pytest.mark.parametrize(
     ("kind", "trust"),
     [
@@ -150,7 +162,13 @@ def test_parties_judge_by_products_of_rows_as_the_twin_does(kind: str, trust: st
     job = job_of(kind, OFTEN, {"trust": trust}, {"train": {"epochs": 6}}, holders=3 if trust == "majority" else 2)
     graphs = wide_graphs(job)
     for _ in range(3):  # as rounding decides a comparison now and then
-        found = outcomes(job, graphs, scores)
+        links = dict[PartyId, RecordedLink]()
+        found = outcomes(job, graphs, scores, links)
+        if trust != "nobody":  # whose messages are not made here
+            assert counted_scores(job, graphs) == {
+                party: sum(each.bytes for each in link.traffic() if each.direction == "sent")
+                for party, link in links.items()
+            }
         (told, logits), (expected, twin) = found["A"], found[TWIN]
         assert all(one[1] is None for party, one in found.items() if party not in ("A", TWIN))
         assert float(twin.abs().max()) > 0.1
