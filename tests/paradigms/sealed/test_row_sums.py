@@ -17,6 +17,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.machine import PlainMachine
+from veilgraph.mpc.sealed.wire import Wire
 from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.inputs import plan_of
 from veilgraph.paradigms.sealed.networks.network import Network
@@ -200,6 +201,46 @@ def test_long_rows_stay_in_range(kind: str) -> None:
     assert float((network.rows.known**2).sum(1).max()) > 1.5 * context.sizes.most_opened
     assert machine.beyond == []
     program.check_range(program.outside)
+
+
+def test_steps_of_some_rows_change_weights_and_so_do_those_whose_products_might_not_fit() -> None:
+    context = twin_context(job_of("linear", OFTEN), wide_graphs(job_of("linear", OFTEN)))[0]
+
+    def sums(**changes: Any) -> bool:
+        plan, sizes = (
+            replace(of, **{name: value for name, value in changes.items() if hasattr(of, name)})
+            for of in (context.plan, context.sizes)
+        )
+        network = begun(context).network
+        network.context = replace(context, plan=plan, sizes=sizes)
+        return network.sums_rows
+
+    assert sums()
+    assert not sums(batch=3)
+    far = {"steps": 10**6, "kept_every": 10**6, "standard": True}
+    assert sums(**far, columns={"A": 1 << 17, "B": 1 << 17})  # 8 rows of 5·2^18 columns: 2^24
+    assert not sums(**far, columns={"A": 1 << 20, "B": 1 << 20})
+
+
+def test_a_score_is_of_the_weights_that_decay_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits by products of rows, as ``score`` asks for them, are those by the weights."""
+    job = job_of("mlp", OFTEN, {"train": {"weight_decay": 0.3}})
+    context, judged = twin_context(job, wide_graphs(job))[0], list[Tensor]()
+    whole = Network.judged
+
+    def kept(network: Network, *given: Any) -> Wire:
+        found = whole(network, *given)
+        judged.extend([found.known, whole(network, given[0]).known])
+        return found
+
+    monkeypatch.setattr(Network, "judged", kept)
+    program = begun(context)
+    for step in range(4):
+        program.step(step)
+    program.score(4)
+    assert program.network.judges_by_rows(program.network.trial)
+    assert 0 < program.left < 0.7
+    assert torch.allclose(*judged, atol=1e-4)
 
 
 def counted(context: Context, job: SealedJob) -> int:
