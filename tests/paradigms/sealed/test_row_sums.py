@@ -224,7 +224,7 @@ def test_steps_of_some_rows_change_weights_and_so_do_those_whose_products_might_
 
 def test_a_score_is_of_the_weights_that_decay_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits by products of rows, as ``score`` asks for them, are those by the weights."""
-    job = job_of("mlp", OFTEN, {"train": {"weight_decay": 0.3}})
+    job = job_of("mlp", OFTEN, {"train": {"weight_decay": 0.1}})
     context, judged = twin_context(job, wide_graphs(job))[0], list[Tensor]()
     whole = Network.judged
 
