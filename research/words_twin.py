@@ -22,7 +22,7 @@ from veilgraph.mpc.sealed.functions import BITS
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate, joined, plain_wire
 from veilgraph.paradigms.sealed.networks.network import ForwardState, Network
-from veilgraph.paradigms.sealed.plan import Context, hops_of
+from veilgraph.paradigms.sealed.plan import Context, Trial, hops_of
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import train_and_restore_best, twin_context
@@ -39,9 +39,8 @@ class SparseNetwork(Network):
         if context.plan.standard or context.plan.home != ("own",):
             raise ValueError(f"home={context.plan.home}: only own columns of length 1 stay sparse")
 
-    @property
     @override
-    def sums_rows(self) -> bool:
+    def sums_rows_of(self, trial: Trial) -> bool:
         return False
 
     @override
@@ -91,7 +90,7 @@ class SparseNetwork(Network):
         return joined(self._made_of_all(self.effective(learned[0])), self.context.sizes.nodes)
 
     @override
-    def judged(self, weights: Sequence[Wire]) -> Wire:
+    def judged(self, weights: Sequence[Wire], learned: Sequence[Wire] | None = None, left: float = 1.0) -> Wire:
         return self._of_rows("judged", self.predict(weights))
 
     def _of_rows(self, what: str, wire: Wire) -> Wire:

@@ -232,31 +232,6 @@ def test_unit_rows_undo_what_columns_were_scaled_by() -> None:
     assert unit_rows(words[:0]).shape == (0, 4)
 
 
-@pytest.mark.parametrize("network", ["linear", pytest.param("mlp", marks=nightly)])
-def test_sums_of_few_rows_are_the_weights_that_steps_would_have_made(
-    network: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also of a second trial, of which decay leaves little of the initial weights, and from a checkpoint on."""
-    changes = on("own", "pooled.1", network=network), {"train": {"epochs": 40, "weight_decay": 0.05}}, BALANCED, MARGINS
-    job = small_job(2, *changes)
-    trials = [replace(plan_of(job).trials[0], blocks=blocks) for blocks in (("own", "pooled.1"), ("pooled.1", "own"))]
-    graphs = graphs_of(job, training=FEW)
-    with trying(*trials):
-        found, cut_off = trained_twin(job, graphs), trained_twin(job, graphs, 27)
-        resumed = SealedProgram(PlainMachine(["A", "B"]), twin_context(job, graphs)[0])
-        resumed.enter(trains=True)
-        resumed.restore(cut_off.shares(), training=True)
-        for step in range(27, 40):
-            resumed.step(step)
-        assert found.network.sums_rows
-        monkeypatch.setattr(Network, "sums_rows", False)
-        stepped = trained_twin(job, graphs)
-    for program in (found, resumed):
-        for weight, expected in zip(numbers(program), numbers(stepped), strict=True):
-            assert float(expected.abs().max()) > 0.1
-            assert torch.allclose(weight, expected, atol=1e-4)
-
-
 @pytest.mark.parametrize(("block", "share"), [("unit.1", 0.5), ("own", 1.0)])
 def test_with_twice_140_training_rows_those_of_length_1_have_half_the_decay(block: str, share: float) -> None:
     """Weights begin at 0, so that the second step is the first one that decay changes."""

@@ -114,7 +114,7 @@ class Recording(PlainMachine):
 
 
 def computed(job: SealedJob, training: int) -> tuple[Recording, Recording]:
-    """A training of four steps, each judged; and the one that resumes it after two."""
+    """A training of four steps, each judged if any is; and the one that resumes it after two."""
     graphs = small_graphs(nodes=NODES, training=training)
     machines, kept = [], dict[str, Tensor]()
     for start in (0, 2):
@@ -157,7 +157,7 @@ def alike(one: list[tuple[object, Tensor]], other: list[tuple[object, Tensor]]) 
 NETWORKS: Mapping[str, Settings] = {
     "linear": {"model": {"network": "linear"}},
     "mlp": {},
-    "far": {"model": {"blocks": ["own", "pooled.4"]}},
+    "far": {"model": {"blocks": ["own", "pooled.4"]}, "train": {"evaluate_every": 4}},
     "standard": merge(STANDARD, {"train": {"learning_rate": 0.125}}),
 }
 

@@ -317,6 +317,11 @@ class Plan:
         """Whether a trial learns from rows of length 1 only."""
         return not self.standard or all(block.startswith(UNIT) for block in trial.blocks)
 
+    @property
+    def kept_a_trial(self) -> float:
+        """How often weights of a trial are judged or kept, on average."""
+        return -(-self.steps // self.kept_every) / len(self.trials)
+
     def is_kept(self, steps: int) -> bool:
         """Whether weights are judged or kept after so many steps."""
         return steps % self.kept_every == 0 or steps == self.steps

@@ -119,7 +119,7 @@ class SealedProgram(Program):
         self._weights: list[Wire] | None = None
         self._untested: list[Wire] = []
         self._tests: list[Wire] = []
-        self._left = 1.0
+        self.left = 1.0
         self.velocities: list[Wire | None] = []
         self._begin_anew()
         self._validation = Validation(machine, context)
@@ -144,7 +144,7 @@ class SealedProgram(Program):
         """The trial's weights, W and U side by side, and V; asked by all parties together, for they may be computed."""
         if self._weights is None:
             summed, *more = self.learned
-            self._weights = [self.network.first(summed, self._left), *more]
+            self._weights = [self.network.first(summed, self.left), *more]
             self._untested.append(self._weights[0])
         return self._weights
 
@@ -311,7 +311,7 @@ class SealedProgram(Program):
         if row_weights is not None and wanted != slice(0, row_weights.shape[0]):
             row_weights = row_weights[wanted]  # else the same wire at every step, as products by it are made ahead
         self._update(self.network.backward(self.learned, passed, error, row_weights))
-        self._weights, self._left = None if self.network.sums_rows else self.learned, self._left_after(taken + 1)
+        self._weights, self.left = None if self.network.sums_rows else self.learned, self._left_after(taken + 1)
         self.taken = None
         self._test_ranges(updated=True)
         if plan.is_kept(number + 1):
@@ -405,7 +405,7 @@ class SealedProgram(Program):
         machine, trial = self._machine, self.trial
         machine.at(f"score {number}")
         beside = None if self._earlier is None else self._beside or self._judged_beside(self._earlier)
-        logits = self.network.judged(self.weights)
+        logits = self.network.judged(self.weights, self.learned, self.left)
         right = machine.open(self._validation.right(logits))
         if self._earlier is not None and beside is not None:
             mean = machine.open(machine.gate(beside[1], machine.open(self._validation.right(logits + beside[0]))))

@@ -1,8 +1,9 @@
 """The network of sealed jobs: logits Z·W + relu(Z·U)·V on rows Z that are made once, before any step.
 
-Where training rows Z_T are far fewer than columns, the first weights W are not stepped: c·W_0 + Z_Tᵀ·A is, in A. The
-gradient of W is Z_Tᵀ·E, so a step adds to A what it would add to W but for Z_Tᵀ, and Z_T·W = c·Z_T·W_0 + (Z_T·Z_Tᵀ)·A.
-What a step multiplies, opens and tests is then as small as the rows are few. c is public: what decay leaves of W_0.
+Where training rows Z_T are few, the first weights W are not stepped: c·W_0 + Z_Tᵀ·A is, in A. The gradient of W is
+Z_Tᵀ·E, so a step adds to A what it would add to W but for Z_Tᵀ, and Z_T·W = c·Z_T·W_0 + (Z_T·Z_Tᵀ)·A. What a step
+multiplies, opens and tests is then as small as the rows are few. c is public: what decay leaves of W_0. Likewise
+Z_V·W_0 and Z_V·Z_Tᵀ of validation rows, made once, may stand for hops of what W makes of all nodes in each evaluation.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from operator import add
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
@@ -47,29 +49,24 @@ class Network(Rows):
         super().__init__(machine, context)
         self.trial = context.plan.trials[0]
         self._of_trial: dict[Trial, tuple[Wire, Wire]] = {}
-        self._products: dict[Trial, tuple[Wire, Wire]] = {}
+        self._products: dict[tuple[Trial, bool], tuple[Wire, Wire]] = {}
 
     @property
     def width(self) -> int:
         """Outputs of the first weights: C logits and the trial's hidden units."""
-        classes = self.context.sizes.classes
-        return classes + self.context.plan.hidden * self.trial.deep
+        return self.width_of(self.trial)
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
         """Shapes of the trial's weights: W and U side by side, and V where it is deep."""
-        classes, hidden = self.context.sizes.classes, self.context.plan.hidden * self.trial.deep
-        first = 1 + sum(self._block_widths[block] for block in self.trial.blocks), self.width
-        return [first, (hidden, classes)] if self.trial.deep else [first]
+        classes = self.context.sizes.classes
+        first = self.row_width(self.trial), self.width
+        return [first, (self.width - classes, classes)] if self.trial.deep else [first]
 
     @property
     def sums_rows(self) -> bool:
-        """Whether steps change A [T, width] in place of the first weights, which are c·W_0 + Z_Tᵀ·A.
-
-        Not where columns are standardised: products of two rows may then be large.
-        """
-        plan, training = self.context.plan, self.context.sizes.training
-        return not plan.standard and plan.rows_of_step(training) == training <= self.shapes[0][0] // 2
+        """``sums_rows_of`` the trial."""
+        return self.sums_rows_of(self.trial)
 
     @property
     def learned_shapes(self) -> list[tuple[int, int]]:
@@ -126,17 +123,14 @@ class Network(Rows):
         ]
 
     def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> ForwardState:
-        """Compute logits of the ``wanted`` training rows, from what steps change; ``left``: c, as in ``sums_rows``."""
+        """Compute logits of the ``wanted`` training rows, from what steps change; ``left``: c of ``sums_rows_of``."""
         rows = self._trial_rows()[wanted]
+        dropped = self._left(len(rows.mask))
         if not self.sums_rows:
-            return self._head(learned, rows, self.linear(rows, learned[0]), self._left(len(rows.mask)))
-        both, begun = self._row_products()
-        made = self.machine.product(matmul, both, learned[0])
-        made += self.machine.split(begun).scaled(left, learned[0].bits)
+            return self._head(learned, rows, self.linear(rows, learned[0]), dropped)
+        made = self._made_of_products(*self._row_products(judged=False), learned[0], left)
         # Nothing is multiplied by logits themselves, so they need not be cut.
-        return self._head(
-            learned, rows, self.opened(made, BITS if self.trial.deep else made.bits), self._left(len(rows.mask))
-        )
+        return self._head(learned, rows, self.opened(made, BITS if self.trial.deep else made.bits), dropped)
 
     def _left(self, rows: int) -> Tensor | int:
         """Public dropout factors of a step's hidden units, int64 [rows, hidden], 0 or 2; 1 if the trial drops none."""
@@ -147,13 +141,28 @@ class Network(Rows):
         generator = torch.Generator().manual_seed(int.from_bytes(drawn[:7], "big"))
         return 2 * torch.randint(0, 2, (rows, plan.hidden * self.trial.deep), generator=generator)
 
-    def _row_products(self) -> tuple[Wire, Wire]:
-        """Compute Z_T·Z_Tᵀ [T, T] and Z_T·W_0 [T, width] once a trial."""
-        if self.trial not in self._products:
-            rows = self._training_rows()
+    def _row_products(self, *, judged: bool) -> tuple[Wire, Wire]:
+        """Multiply training rows, or all ``judged`` ones, by W_0 and Z_Tᵀ/2^s, once a trial: [T or V, width], [·, T].
+
+        W_0 is divided by 2^s likewise. Its columns of classes are zero, and not multiplied.
+        """
+        if (self.trial, judged) not in self._products:
+            classes, rows = self.context.sizes.classes, self._training_rows()
             begun = self.machine.constant(self.initial(BITS)[0], BITS)
-            self._products = {self.trial: (self.linear(rows, rows.T), self.linear(rows, begun))}
-        return self._products[self.trial]
+            both = concatenate([begun[:, classes:], rows.T], 1).halved(self.row_shift(self.trial))
+            made = self._picked(self.effective(both)) if judged else self.linear(rows, both)
+            hidden = self.width - classes
+            self._products = {key: of for key, of in self._products.items() if key[0] == self.trial}
+            self._products[self.trial, judged] = (
+                made[:, :hidden].map(partial(pad, pad=(classes, 0))),
+                made[:, hidden:],  # the same wire at every step, as products by it are made ahead
+            )
+        return self._products[self.trial, judged]
+
+    def _made_of_products(self, begun: Wire, products: Wire, learned: Wire, left: float) -> Summands:
+        """Multiply rows by c·W_0 + Z_Tᵀ·A, of A ``learned`` and c ``left``, given their ``_row_products``."""
+        made = self.machine.product(matmul, products, learned)
+        return (made + self.machine.split(begun).scaled(left, learned.bits)).halved(-self.row_shift(self.trial))
 
     def first(self, learned: Wire, left: float) -> Wire:
         """Compute the first weights c·W_0 + Z_Tᵀ·A, of A ``learned`` and c ``left``; the caller tests their range."""
@@ -161,13 +170,25 @@ class Network(Rows):
         total = self.machine.product(transposed_matmul, self._training_rows(), learned) + begun.scaled(left, BITS)
         return self.machine.open(total, total.bits - learned.bits)
 
-    def judged(self, weights: Sequence[Wire]) -> Wire:
-        """Compute logits of the validation nodes that steps are judged by: [V, C]."""
-        sizes, owner = self.context.sizes, self.context.label_party
+    def judged(self, weights: Sequence[Wire], learned: Sequence[Wire] | None = None, left: float = 1.0) -> Wire:
+        """Compute logits of the validation nodes that steps are judged by: [V, C].
+
+        ``learned`` is what steps have changed into these ``weights``, with c ``left``; None: not known.
+        """
         if self.propagates_columns:
-            return self._logits(weights, self._trial_rows()[sizes.training :]).logits
-        picked = self.machine.pick(owner, self.context.of(owner, "judged"), sizes.validation, self.predict(weights))
-        return self.machine.open(picked)
+            return self._logits(weights, self._trial_rows()[self.context.sizes.training :]).logits
+        if learned is not None and self.judges_by_rows(self.trial):
+            begun, products = self._row_products(judged=True)
+            made = self._made_of_products(begun, products, learned[0], left)
+            return self._head(weights, products, self.opened(made)).logits
+        first = self.effective(weights[0])
+        return self._head(weights, first, self._picked(first)).logits
+
+    def _picked(self, first: Wire) -> Wire:
+        """Multiply the validation nodes' rows by first weights or their like, of all nodes': [V, d]."""
+        sizes, owner = self.context.sizes, self.context.label_party
+        made = joined(self._made_of_all(first), sizes.nodes)
+        return self.machine.open(self.machine.pick(owner, self.context.of(owner, "judged"), sizes.validation, made))
 
     def _logits(self, weights: Sequence[Wire], rows: Wire) -> ForwardState:
         return self._head(weights, rows, self.linear(rows, weights[0]))
@@ -222,7 +243,11 @@ class Network(Rows):
         return concatenate([first[:1] - moved, columns])
 
     def _made_of_all(self, first: Wire) -> Iterator[Wire]:
-        """Multiply every node's row by the first weights, before or after hops as is cheaper; yields [·, width]."""
+        """Multiply every node's row by first weights or their like, before or after hops as is cheaper; yields [·, d].
+
+        Args:
+            first: [row_width, d].
+        """
         start, alone, moved = 1, list[tuple[Sequence[Wire], int]](), list[Wire]()
         near = dict[int, Wire]()
         for block in self.trial.blocks:
@@ -232,7 +257,7 @@ class Network(Rows):
                 start += self._block_widths[block]
                 continue
             for name, relation in relations.items():
-                if name in self._spread or self._moved_width(block) <= self.width:
+                if name in self._spread or self._moved_width(block) <= first.shape[1]:
                     alone.append(([self._moved_columns(block, name, relation)], start))
                 else:
                     made = self.opened(self._sum_products(self._home(*self.context.plan.moved(block)), first, start))
@@ -243,16 +268,11 @@ class Network(Rows):
                         moved.append(self.spread(relation, hops_of(block), made))
                 start += self._moved_width(block)
         moved += self._hop_by_hop(near)
-        for rows in self._node_slices:
+        for rows in row_slices((self.context.sizes.nodes, first.shape[1])):
             total = self.machine.split(first[:1]).scaled(1.0, BITS).map(partial(_repeat, rows.stop - rows.start))
             for columns, start in alone:
                 total = total + self._sum_products([_taken(part, rows) for part in columns], first, start)
             yield reduce(add, [self.opened(total), *(_taken(part, rows) for part in moved)])
-
-    @property
-    def _node_slices(self) -> list[slice]:
-        """Slices of nodes whose rows are multiplied together."""
-        return row_slices((self.context.sizes.nodes, self.width))
 
     def _sum_products(self, columns: Sequence[Wire], weight: Wire, start: int) -> Summands:
         """Σ_i X_i·W_i, where W_i are consecutive rows of ``weight`` from ``start`` on."""

@@ -36,7 +36,7 @@ from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate, joined, row_slices
 from veilgraph.paradigms.sealed.learners import Learners
 from veilgraph.paradigms.sealed.networks.propagation import HiddenEdges, Propagation, check_double_entry, one_hot
-from veilgraph.paradigms.sealed.plan import MOST_OPENED, NEAR, UNIT, Context, hops_of, is_near, is_pooled
+from veilgraph.paradigms.sealed.plan import MOST_OPENED, NEAR, UNIT, Context, Trial, hops_of, is_near, is_pooled
 
 _WAYS: Final = ("in", "out")
 _LARGEST_GAIN: Final = 4  # bits of it
@@ -45,6 +45,7 @@ _VARIANCE_BITS: Final = 20
 GAIN_BITS: Final = 20  # of what columns are multiplied by
 _COARSE_BITS: Final = 12  # of rows that are squared, at least: squares of 2^6 of 2^17 rows fit the ring
 _SQUARES_FIT: Final = 62  # bits of a sum of squares that is cut
+_MOST_SHIFT: Final = 12  # of products of rows: with 36 fractional bits they stay below 2^62
 _SQUARE_BITS: Final = 36  # of two such rows and their number together: squares of 2^13 fit
 
 
@@ -176,17 +177,59 @@ class Rows:
         """Whether all nodes' columns are propagated, and rows picked out of them; else one-hot columns of rows are.
 
         That is whichever moves fewer words of 32 bits over edges: columns with units of their own have two, and so has
-        what first weights make of them, which each evaluation moves where rows are not picked.
+        what evaluations move where rows are not picked.
         """
         sizes, plan = self.context.sizes, self.context.plan
         if not self.relations or sizes.blocks:
             return True
-        evaluations = -(-plan.steps // plan.kept_every) / len(plan.trials) if sizes.validation else 0
-        widths = [(trial.blocks, sizes.classes + plan.hidden * trial.deep) for trial in plan.trials]
-        judged = 2 * evaluations * sum(width * len(self._hops_of(blocks)) for blocks, width in widths)
+        judged = 0.0
+        for trial in plan.trials:
+            moved = (self._moved_once if self.judges_by_rows(trial) else self._moved_by_evaluations)(trial)
+            judged += 2 * moved * len(self._hops_of(trial.blocks))
         made = self._hops_of(plan.blocks)
         columns = sum(self._moved_width(kind) * (1 if self._is_narrow(kind) else 2) for kind in made)
         return sizes.training * len(made) + judged >= columns
+
+    def width_of(self, trial: Trial) -> int:
+        """Outputs of a trial's first weights: C logits and its hidden units."""
+        return self.context.sizes.classes + self.context.plan.hidden * trial.deep
+
+    def row_width(self, trial: Trial) -> int:
+        """Number of columns of a trial's rows: 1, for the bias, and those of its blocks."""
+        return 1 + sum(self._block_widths[block] for block in trial.blocks)
+
+    def sums_rows_of(self, trial: Trial) -> bool:
+        """Whether a trial's steps change A [T, width] in place of the first weights, which are c·W_0 + Z_Tᵀ·A.
+
+        That is where fewer numbers are opened, and products of two rows are sure to fit the ring.
+        """
+        plan, training = self.context.plan, self.context.sizes.training
+        width, columns = self.width_of(trial), self.row_width(trial)
+        if plan.rows_of_step(training) < training or self.row_shift(trial) > _MOST_SHIFT:
+            return False
+        steps = plan.steps / len(plan.trials)
+        summed = training * (training + width + steps * width) + plan.kept_a_trial * columns * width
+        return summed < steps * columns * width
+
+    def row_shift(self, trial: Trial) -> int:
+        """Least s for which products of two training rows of a trial are below 2^s times the bound of what is opened.
+
+        Squares of a standardised column add up to T at most over these rows; in rows of length 1, to T·2^−8.
+        """
+        largest = self.context.sizes.training * self.row_width(trial)
+        largest >>= 0 if self.context.plan.standard else 2 * _LARGEST_GAIN
+        return max(0, largest.bit_length() + 1 - self.context.sizes.most_opened.bit_length())
+
+    def judges_by_rows(self, trial: Trial) -> bool:
+        """Whether validation rows are multiplied by U_0 and Z_Tᵀ once a trial: fewer columns than evaluations move."""
+        return self.sums_rows_of(trial) and self._moved_once(trial) < self._moved_by_evaluations(trial)
+
+    def _moved_once(self, trial: Trial) -> int:
+        return self.context.sizes.training + self.context.plan.hidden * trial.deep
+
+    def _moved_by_evaluations(self, trial: Trial) -> float:
+        """Number of columns that first weights make of rows, in all evaluations of a trial."""
+        return self.context.plan.kept_a_trial * self.width_of(trial) if self.context.sizes.validation else 0
 
     def _hops_of(self, blocks: Sequence[str]) -> list[str]:
         """One block of its kind for each hop that these blocks need, with near ones shared."""
