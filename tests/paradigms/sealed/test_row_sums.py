@@ -207,12 +207,10 @@ def test_steps_of_some_rows_change_weights_and_so_do_those_whose_products_might_
     context = twin_context(job_of("linear", OFTEN), wide_graphs(job_of("linear", OFTEN)))[0]
 
     def sums(**changes: Any) -> bool:
-        plan, sizes = (
-            replace(of, **{name: value for name, value in changes.items() if hasattr(of, name)})
-            for of in (context.plan, context.sizes)
+        network, columns = begun(context).network, changes.pop("columns", context.sizes.columns)
+        network.context = replace(
+            context, plan=replace(context.plan, **changes), sizes=replace(context.sizes, columns=columns)
         )
-        network = begun(context).network
-        network.context = replace(context, plan=plan, sizes=sizes)
         return network.sums_rows
 
     assert sums()
@@ -240,7 +238,8 @@ def test_a_score_is_of_the_weights_that_decay_has_left(monkeypatch: pytest.Monke
     program.score(4)
     assert program.network.judges_by_rows(program.network.trial)
     assert 0 < program.left < 0.7
-    assert torch.allclose(*judged, atol=1e-4)
+    found, expected = judged
+    assert torch.allclose(found, expected, atol=1e-4)
 
 
 def counted(context: Context, job: SealedJob) -> int:
