@@ -8,7 +8,7 @@ from veilgraph_testing.keeper import KeeperConformance
 
 from tests.errors import refused
 from veilgraph.core.errors import RunError
-from veilgraph.core.tensor_file import FolderKeeper, Keeper, MemoryKeeper
+from veilgraph.core.tensor_file import FolderKeeper, Keeper, MemoryKeeper, load_tensors, save_tensors
 
 
 class TestFolder(KeeperConformance):
@@ -31,3 +31,13 @@ def test_a_folder_keeps_for_whoever_opens_it_next_and_tells_damage(tmp_path: Pat
         path.write_bytes(damaged)
         with refused(RunError, key=path):
             FolderKeeper(tmp_path).get("release")
+
+
+def test_tensors_that_share_memory_or_lie_apart_in_it_are_saved_as_they_are(tmp_path: Path) -> None:
+    whole = torch.arange(12).reshape(3, 4)
+    tensors = {"whole": whole, "again": whole, "part": whole[1:2], "turned": whole.T, "none": whole[:0]}
+    save_tensors(tmp_path / "t.safetensors", tensors, {"n": 1})
+    found, facts = load_tensors(tmp_path / "t.safetensors")
+    assert facts == {"n": 1}
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)

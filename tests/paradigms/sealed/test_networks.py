@@ -293,6 +293,29 @@ def test_columns_are_let_go_once_hops_have_made_all_that_is_asked_for(blocks: li
     assert program.predict() is not None
 
 
+def test_all_that_rows_are_made_of_is_tested_for_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = small_job(2, on("pooled.2"), STANDARD)
+    context, data = twin_context(job, graphs_of(job, training=MANY))
+    program, shapes, watch = SealedProgram(PlainMachine(list(data)), context), list[tuple[int, ...]](), Network.watch
+    monkeypatch.setattr(Network, "watch", lambda own, wire: (shapes.append(wire.shape), watch(own, wire)))
+    program.enter(trains=True)
+    program.begin()
+    nodes, columns = context.sizes.nodes, context.sizes.width
+    assert shapes == [(nodes, columns), (MANY, columns), (1, columns), (MANY, columns)]
+
+
+def test_a_trial_has_its_own_order_of_blocks() -> None:
+    one, other = (Trial(blocks, False, 0.5, 1e-2) for blocks in (("own", "pooled.1"), ("pooled.1", "own")))
+    job = small_job(2, {"train": {"epochs": 6}}, STANDARD)
+    graphs = graphs_of(job, training=MANY)
+    with trying(one, other):
+        (first,), (second,) = (numbers(trained_twin(job, graphs, steps)) for steps in (3, 6))
+    half = (len(first) - 1) // 2
+    turned = torch.cat([second[:1], second[1 + half :], second[1 : 1 + half]])
+    assert float(first.abs().max()) > 1e-2
+    assert torch.allclose(first, turned, atol=1e-9)
+
+
 OTHERS = (
     Trial(("own", "pooled.1"), deep=True, learning_rate=0.5, weight_decay=1e-2),
     Trial(("own",), deep=False, learning_rate=2.0, weight_decay=0.0),
