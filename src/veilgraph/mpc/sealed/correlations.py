@@ -11,11 +11,12 @@ stream of their own, it does not know.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain, zip_longest
 from math import prod
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import NOBODY, Kind, Link, PartyId, Tag
-from veilgraph.link.collectives import exchange, receive_as
+from veilgraph.link.collectives import broadcast, gather, receive_as
 from veilgraph.mpc.ring import encode
 
 STRIDE_BYTES: Final = 16 << 20  # after so many bytes dealt to it a holder says that it has used them
@@ -40,6 +41,8 @@ Round: TypeAlias = Sequence[Message]  # messages that wait for the rounds before
 Result = TypeVar("Result")
 Own = TypeVar("Own")
 Result_co = TypeVar("Result_co", covariant=True)
+# Yields what it sends all other holders, which are sent alike, and gets theirs.
+Exchanges: TypeAlias = Generator[tuple[Tag, Tensor], dict[PartyId, Tensor], Result]
 REMEDY: Final = "lower sealed.bits, or scale the columns of the tables"
 _ALIGNED: Final = 8
 
@@ -197,9 +200,29 @@ class Holder:
         self._operation += 1
         return Tag(kind, self._operation)
 
-    def opened(self, tag: Tag, part: Tensor) -> Tensor:
-        """Exchange parts with all other holders, and return the sum of all, which all learn."""
-        return sum(exchange(self.link, self.others, tag, part).values(), start=part)
+    def follow(self, *several: Exchanges[Any]) -> list[Any]:
+        """Run exchanges in the same rounds, and return what each gives: what others wait for is sent first."""
+        results: list[Any] = [None] * len(several)
+        received: dict[int, dict[PartyId, Tensor] | None] = dict.fromkeys(range(len(several)))
+        while received:
+            sent = dict[int, tuple[Tag, Tensor]]()
+            for place, got in received.items():
+                try:
+                    sent[place] = next(several[place]) if got is None else several[place].send(got)
+                except StopIteration as end:
+                    results[place] = end.value
+                else:
+                    broadcast(self.link, self.others, *sent[place])
+            received = {
+                place: gather(self.link, self.others, tag, part.shape, part.dtype)
+                for place, (tag, part) in sent.items()
+            }
+        return results
+
+
+def opened(tag: Tag, part: Tensor) -> Exchanges[Tensor]:
+    """Exchange parts with all other holders, and return the sum of all, which all learn."""
+    return sum((yield tag, part).values(), start=part)
 
 
 def check_places(places: Tensor, below: int, sender: PartyId) -> None:
@@ -355,3 +378,34 @@ class Step(Generic[Result]):
     def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
         """List the messages that holders send one another, round by round."""
         return self.messages
+
+
+class Exchanging(Operation[Result_co], Protocol[Result_co]):
+    """An operation whose holders exchange, all in the same rounds, so that others may run beside it."""
+
+    def exchanges(self, holder: Holder, /) -> Exchanges[Result_co]:
+        """Compute a holder's part as ``hold`` does; what it draws and is dealt comes before the first exchange."""
+
+
+@dataclass(frozen=True)
+class Abreast(Operation[tuple[Any, ...]]):
+    """Several operations in the same rounds, and the result of each."""
+
+    operations: Sequence[Exchanging[Any]]
+
+    @override
+    def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
+        together = zip_longest(*(each.rounds(holders) for each in self.operations), fillvalue=())
+        return [list(chain(*messages)) for messages in together]
+
+    @override
+    def hold(self, holder: Holder) -> tuple[Any, ...]:
+        return tuple(holder.follow(*(each.exchanges(holder) for each in self.operations)))
+
+    @override
+    def deal(self, dealer: Dealer) -> tuple[Any, ...]:
+        return tuple(each.deal(dealer) for each in self.operations)
+
+    @override
+    def plain(self) -> tuple[Any, ...]:
+        return tuple(each.plain() for each in self.operations)

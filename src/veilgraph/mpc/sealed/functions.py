@@ -12,11 +12,13 @@ from torch import Tensor
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.mpc.ring import matmul
+from veilgraph.mpc.sealed.comparison import SHORT_BITS
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, concatenate
 
 BITS: Final = 18  # fractional bits of columns and activations
 ERROR_BITS: Final = 20  # of probabilities, and of errors that go back
+WHOLE_BITS: Final = SHORT_BITS - BITS  # above the point, of columns and activations that are compared
 FINE_BITS: Final = 24  # of reciprocal degrees: those of hubs are small
 _QUARTER_BITS: Final = 36
 MOST_CLASSES: Final = 512
@@ -57,29 +59,35 @@ def multiply_open(machine: Machine, left: Wire, right: Wire, bits: int = ERROR_B
 
 
 def relu(machine: Machine, wire: Wire) -> tuple[Wire, Bit]:
-    """Return max(x, 0), and the bits x ≥ 0 for the gradient. Four rounds."""
-    positive = ~machine.negative(wire)
+    """Return max(x, 0), and the bits x ≥ 0 for the gradient. Three rounds."""
+    positive = ~machine.negative(wire, WHOLE_BITS)
     return machine.open(machine.gate(positive, wire)), positive
 
 
-def row_max(machine: Machine, wire: Wire) -> Wire:
-    """Return the maximum of every row: [T, C] → [T, 1]. Four rounds for each halving of C."""
+def row_max(machine: Machine, wire: Wire, whole_bits: int | None = WHOLE_BITS) -> Wire:
+    """Return the maximum of every row: [T, C] → [T, 1]. Three rounds for each halving of C, or four of all bits.
+
+    Differences of two entries are below 2^``whole_bits``, as ``negative`` says.
+    """
     while wire.shape[1] > 1:
         half = wire.shape[1] // 2
         left, right = wire[:, :half], wire[:, half : 2 * half]
-        found = machine.open(machine.choose(~machine.negative(left - right), left, right))
+        found = machine.open(machine.choose(~machine.negative(left - right, whole_bits), left, right))
         wire = concatenate([found, wire[:, 2 * half :]], 1) if wire.shape[1] % 2 else found
     return wire
 
 
 def argmax(machine: Machine, wire: Wire) -> Wire:
-    """Return the argmax of every row, the first of equal ones: [T, C] → [T, 1], whole numbers."""
+    """Return the argmax of every row, the first of equal ones: [T, C] → [T, 1], whole numbers.
+
+    Differences of two entries are below 2^``WHOLE_BITS``.
+    """
     places = machine.constant(torch.arange(wire.shape[1]).expand(wire.shape))
     while wire.shape[1] > 1:
         half = wire.shape[1] // 2
         left, right = wire[:, 0 : 2 * half : 2], wire[:, 1 : 2 * half : 2]
         places_left, places_right = places[:, 0 : 2 * half : 2], places[:, 1 : 2 * half : 2]
-        first = ~machine.negative(left - right)
+        first = ~machine.negative(left - right, WHOLE_BITS)
         found = machine.open(machine.choose(first, left, right))
         found_places = machine.open(machine.choose(first, places_left, places_right))
         if wire.shape[1] % 2:
@@ -97,29 +105,26 @@ def one_hot_of_largest(machine: Machine, wire: Wire) -> Summands:
     columns = wire.shape[1]
     finer = wire.times(1 << _TIE_BITS).halved(_TIE_BITS)
     apart = finer + machine.constant(2 * torch.arange(columns).flip(0).expand(wire.shape), finer.bits)
-    below = (apart - row_max(machine, apart)).plus(2.0**-apart.bits)
+    below = (apart - row_max(machine, apart, None)).plus(2.0**-apart.bits)
     return machine.value(~machine.negative(below))
 
 
-def clipped(machine: Machine, wire: Wire, most: int) -> Wire:
-    """Clip entries to −``most`` … ``most``. Four rounds."""
-    beyond = concatenate([wire.plus(-most)[None], (-wire).plus(-most)[None]])
-    over = machine.gate(~machine.negative(beyond), beyond)
-    return machine.open(machine.split(wire) - over[0] + over[1])
-
-
 def logistic(machine: Machine, wire: Wire) -> Wire:
-    """1/(1 + e^−x) with ``ERROR_BITS``, of x clipped to ±``_CLIPPED``. Six rounds.
+    """1/(1 + e^−x) with ``ERROR_BITS``, and 0 or 1 of x beyond ±``_CLIPPED``. Three rounds.
 
     Less ½ it is a sum of sines: that of the periodic function that rises as it does around 0, P, 2P, …, and falls as
-    it rises around P/2, 3P/2, …, as these are far from what is clipped.
+    it rises around P/2, 3P/2, …, as these are far from ±``_CLIPPED``.
     """
-    found = machine.sines(clipped(machine, wire, _CLIPPED), _PERIOD_BITS, SINES)
-    return machine.open(found, found.bits - ERROR_BITS).plus(0.5)
+    waves = machine.sines(wire, _PERIOD_BITS, SINES)
+    beyond = concatenate([wire.plus(-_CLIPPED)[None], (-wire).plus(-_CLIPPED)[None]])
+    found, within = machine.open_and_compare(waves, waves.bits - ERROR_BITS, beyond, WHOLE_BITS)
+    rest = concatenate([(-found).plus(0.5)[None], (-found).plus(-0.5)[None]])
+    clipped = machine.gate(~within, rest)
+    return machine.open(machine.split(found) + clipped[0] + clipped[1]).plus(0.5)
 
 
 def class_probabilities(machine: Machine, logits: Wire) -> Wire:
-    """Probability of each class against all others: [T, C] → [T, C] with ``ERROR_BITS``. Six rounds.
+    """Probability of each class against all others: [T, C] → [T, C] with ``ERROR_BITS``. Three rounds.
 
     Of two classes these are softmax's. Of more, each is σ(l_c − log(C − 1)): equal logits are equal probabilities, and
     they need not add up to 1.
@@ -140,7 +145,7 @@ def inverse_root(machine: Machine, degrees: Summands, most: int, bits: int = FIN
     degree = machine.open(degrees)
     powers = [4**k for k in range(1, math.ceil(math.log(max(most, 4), 4)) + 1)]
     apart = concatenate([degree.plus(-power)[None] for power in powers])
-    reached = machine.value(~machine.negative(apart))
+    reached = machine.value(~machine.negative(apart, SHORT_BITS - apart.bits))
     half, quarter = _inverse_power(machine, reached, 2, bits), _inverse_power(machine, reached, 4, _QUARTER_BITS)
     scaled = multiply_open(machine, degree, quarter, ERROR_BITS)
     line = scaled.scaled(-_LINE[1], ERROR_BITS)

@@ -23,6 +23,7 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId
 from veilgraph.link.collectives import broadcast, gather, receive_as
 from veilgraph.mpc.sealed.comparison import Negative
 from veilgraph.mpc.sealed.correlations import (
+    Abreast,
     Dealer,
     Form,
     Holder,
@@ -258,9 +259,19 @@ class Machine(ABC):
             raise ValueError(f"bits={summands.bits}: noise is whole numbers, so bits must be 0; give whole numbers")
         return replace(summands, part=summands.part + two_sided(summands.shape, epsilon, self.noise))
 
-    def negative(self, wire: Wire) -> Bit:
-        """Whether each entry of a wire of Z_2^64 is below zero. Three rounds."""
-        return self.run(Negative(wire))
+    def negative(self, wire: Wire, whole_bits: int | None = None) -> Bit:
+        """Whether each entry of a wire of Z_2^64 is below zero. Three rounds; with ``whole_bits`` n two.
+
+        Every entry is then below 2^n in magnitude, or what is said of it is wrong; one between zero and −2^(n − 36)
+        may count as not below zero. With ``whole_bits`` and fractional bits up to 36 together that is no entry.
+        """
+        return self.run(Negative(wire, whole_bits))
+
+    def open_and_compare(self, summands: Summands, shift: int, wire: Wire, whole_bits: int) -> tuple[Wire, Bit]:
+        """Return ``open(summands, shift)`` and ``negative(wire, whole_bits)``, in the same rounds."""
+        opening = Open(summands, shift, 64, None, by_two=len(self.computing) == 2)
+        found, bit = self.run(Abreast([opening, Negative(wire, whole_bits)]))
+        return found, bit
 
     def value(self, bit: Bit) -> Summands:
         """Turn a bit into summands of 0 or 1: Λ + (1 − 2Λ)·λ. No message."""
@@ -399,6 +410,10 @@ class PlainMachine(Machine):
     @override
     def run(self, operation: Operation[Result]) -> Result:
         return operation.plain()
+
+    @override
+    def open_and_compare(self, summands: Summands, shift: int, wire: Wire, whole_bits: int) -> tuple[Wire, Bit]:
+        return self.open(summands, shift), self.negative(wire, whole_bits)
 
     @override
     def choose(self, bit: Bit, left: Wire, right: Wire) -> Summands:

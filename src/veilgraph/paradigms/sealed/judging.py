@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.mpc.ring import matmul
-from veilgraph.mpc.sealed.functions import row_max
+from veilgraph.mpc.sealed.functions import WHOLE_BITS, row_max
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, concatenate
 from veilgraph.paradigms.sealed.learners import Learners
@@ -50,7 +50,8 @@ class Validation:
     def _right_nodes(self, logits: Wire, classes: Wire) -> Summands:
         """Count nodes of whose logits none is above that of their class, by one-hot ``classes`` [V, C]: [1, 1]."""
         own = self._machine.product(torch.mul, logits, classes).map(lambda part: part.sum(1, keepdim=True))
-        right = ~self._machine.negative(self._machine.open(own) - row_max(self._machine, logits))
+        lead = self._machine.open(own) - row_max(self._machine, logits)
+        right = ~self._machine.negative(lead, WHOLE_BITS)
         return self._machine.value(right).map(lambda part: part.sum(0, keepdim=True))
 
     def _right_pairs(self, logits: Wire, classes: Wire) -> Summands:

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from veilgraph.core.errors import RangeOverflow, RunError
 from veilgraph.core.types import PartyId
+from veilgraph.mpc.sealed.comparison import SHORT_BITS
 from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, argmax, class_probabilities, range_tests
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, apart, concatenate, in_a_row
@@ -380,7 +381,7 @@ class SealedProgram(Program):
     def check_range(self, outside: Wire) -> None:
         """Open one bit to every holder, whether the count ``outside`` [1] is above 0; if so raise ``RangeOverflow``."""
         machine = self._machine
-        bit = machine.open(machine.value(machine.negative(-outside)))
+        bit = machine.open(machine.value(machine.negative(-outside, SHORT_BITS)))
         told = [machine.reveal(bit, holder) for holder in machine.holders]  # all learn it before any of them ends
         if any(float(each) > 0 for each in told if each is not None):
             rate = self.network.trial.learning_rate
@@ -409,7 +410,7 @@ class SealedProgram(Program):
         right = machine.open(self._validation.right(logits))
         if self._earlier is not None and beside is not None:
             mean = machine.open(machine.gate(beside[1], machine.open(self._validation.right(logits + beside[0]))))
-            better = machine.negative(right - mean)
+            better = machine.negative(right - mean, SHORT_BITS)
             right = machine.open(machine.split(right) + machine.gate(better, mean - right))
             members, plan = (*self._earlier.members, trial), self._context.plan
             both = (plan.mean_of(self._earlier.members), self._earlier.weights), (self.network.trial, self.weights)
@@ -425,7 +426,7 @@ class SealedProgram(Program):
         return next((each for each in found if each is not None), None)
 
     def _is_in_range(self, outside: Wire) -> Bit:
-        return ~self._machine.negative(-outside[:, None])
+        return ~self._machine.negative(-outside[:, None], SHORT_BITS)
 
     def _judged_beside(self, earlier: BestBefore) -> tuple[Wire, Bit]:
         """Logits [V, C] of the earlier network, and whether all its range tests passed; once a trial."""
