@@ -77,7 +77,7 @@ class SparseNetwork(Network):
         return [columns for holder, columns in own if of in (None, holder)]
 
     @override
-    def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> ForwardState:
+    def forward(self, learned: Sequence[Wire], wanted: slice, left: float, counts: Wire | None = None) -> ForwardState:
         self._wanted = wanted
         made = self._of_rows("rows", self._made_of_all(self.effective(learned[0])))[wanted]
         return self._head(learned, made, made, self._left(len(made.mask)))

@@ -195,8 +195,11 @@ def test_an_opening_and_a_comparison_in_the_same_rounds(holders: int, size: int,
     def program(machine: Machine) -> Wire:
         first = machine.summands(of(machine, "A", x), (size,), BITS + 20, of="A")
         second = machine.open(machine.summands(of(machine, "B", y), (other,), BITS, of="B"))
-        opened, bit = machine.open_and_compare(first, 20, second, WHOLE_BITS)
-        again, _ = machine.open_and_compare(machine.split(opened), 0, second, WHOLE_BITS)
+        opened, bit = machine.both(lambda: machine.open(first, 20), lambda: machine.negative(second, WHOLE_BITS))
+        (again, _), _ = machine.both(
+            lambda: machine.both(lambda: machine.open(machine.split(opened)), lambda: machine.negative(second)),
+            lambda: machine.open(first),
+        )
         return concatenate([again, machine.open(machine.value(bit)).times(1 << BITS).halved(BITS)])
 
     agree(program, holders)
@@ -381,8 +384,13 @@ FUNCTIONS: dict[str, tuple[Any, Any, float, float]] = {
     "row_max": (functions.row_max, lambda seed, *s: whole(seed, *s, bits=2), 0, UNIT),
     "argmax": (functions.argmax, lambda seed, *s: whole(seed, *s, bits=0, most=2), 0, UNIT),
     # Sixteen pairs of factors of 22 bits and the result are off by half a unit, log(C − 1) by half a unit of 18 bits.
-    "logistic": (functions.logistic, lambda seed, *s: whole(seed, *s, most=40), 5, ERROR),
-    "class_probabilities": (functions.class_probabilities, lambda seed, *s: whole(seed, *s, most=20), 6, ERROR),
+    "logistic": (lambda m, x: m.open(functions.logistic(m, x)), lambda seed, *s: whole(seed, *s, most=40), 5, ERROR),
+    "class_probabilities": (
+        lambda m, x: m.open(functions.class_probabilities(m, x)),
+        lambda seed, *s: whole(seed, *s, most=20),
+        6,
+        ERROR,
+    ),
 }
 
 
@@ -403,7 +411,8 @@ def test_probabilities_are_of_softmax_for_two_classes_and_of_one_against_all_oth
     logits = whole(seed, 40, classes, most=30)
     logits[0] = 0
     results = run(
-        lambda m: functions.class_probabilities(m, m.put("A", of(m, "A", logits), logits.shape, BITS)), holders
+        lambda m: m.open(functions.class_probabilities(m, m.put("A", of(m, "A", logits), logits.shape, BITS))),
+        holders,
     )
     found = secret(results) * ERROR
     odds = logits.exp() if classes != 2 else (logits - logits.flip(1)).exp()

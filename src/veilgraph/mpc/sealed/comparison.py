@@ -29,7 +29,7 @@ from typing_extensions import override
 
 from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.mpc import bits as planes
-from veilgraph.mpc.sealed.correlations import Dealer, Exchanges, Exchanging, Form, Holder, Round, size_of
+from veilgraph.mpc.sealed.correlations import Dealer, Form, Holder, Operation, Round, size_of
 from veilgraph.mpc.sealed.wire import Bit, Wire
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
@@ -140,7 +140,7 @@ def _factors(levels: Levels, opened: Sequence[Tensor]) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Negative(Exchanging[Bit]):
+class Negative(Operation[Bit]):
     """``Machine.negative`` as an operation."""
 
     wire: Wire
@@ -172,12 +172,6 @@ class Negative(Exchanging[Bit]):
 
     @override
     def hold(self, holder: Holder) -> Bit:
-        (found,) = holder.follow(self.exchanges(holder))
-        assert isinstance(found, Bit)
-        return found
-
-    @override
-    def exchanges(self, holder: Holder) -> Exchanges[Bit]:
         """Open p and g of each level under masks; return the sign's Λ, and this holder's share of its λ."""
         tag, public, levels = holder.next(Kind.MASKED_BITS), self.wire.known, self._levels
         (*terms, sign_mask), masks = holder.shared(tag, *self._forms)
@@ -185,7 +179,7 @@ class Negative(Exchanging[Bit]):
         factors, opened = ~digits, list[Tensor]()
         for round_, (level, share, mask) in enumerate(zip(levels, terms, masks, strict=True)):
             joined = _joined_shares(level, factors, share, leads=holder.leads) ^ mask
-            pieces = yield Tag(tag.kind, tag.step, round_), joined
+            pieces = holder.exchange(Tag(tag.kind, tag.step, round_), joined)
             opened.append(planes.xor([joined, *pieces.values()]))
             factors = _factors(levels, opened)
         below = planes.from_plane(factors[0, 0] ^ sign, public.numel())

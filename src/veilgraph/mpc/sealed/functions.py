@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 import torch
@@ -64,37 +64,30 @@ def relu(machine: Machine, wire: Wire) -> tuple[Wire, Bit]:
     return machine.open(machine.gate(positive, wire)), positive
 
 
-def row_max(machine: Machine, wire: Wire, whole_bits: int | None = WHOLE_BITS) -> Wire:
-    """Return the maximum of every row: [T, C] → [T, 1]. Three rounds for each halving of C, or four of all bits.
-
-    Differences of two entries are below 2^``whole_bits``, as ``negative`` says.
-    """
+def row_max(machine: Machine, wire: Wire) -> Wire:
+    """Return the maximum of every row: [T, C] → [T, 1]. Four rounds for each halving of C."""
     while wire.shape[1] > 1:
         half = wire.shape[1] // 2
         left, right = wire[:, :half], wire[:, half : 2 * half]
-        found = machine.open(machine.choose(~machine.negative(left - right, whole_bits), left, right))
+        found = machine.open(machine.choose(~machine.negative(left - right), left, right))
         wire = concatenate([found, wire[:, 2 * half :]], 1) if wire.shape[1] % 2 else found
     return wire
 
 
 def argmax(machine: Machine, wire: Wire) -> Wire:
-    """Return the argmax of every row, the first of equal ones: [T, C] → [T, 1], whole numbers.
+    """Return the argmax of every row, the first of equal ones: [T, C] → [T, 1], bits as before.
 
-    Differences of two entries are below 2^``WHOLE_BITS``.
+    Three rounds for each halving of C. Differences of two entries are below 2^``WHOLE_BITS``.
     """
-    places = machine.constant(torch.arange(wire.shape[1]).expand(wire.shape))
-    while wire.shape[1] > 1:
-        half = wire.shape[1] // 2
-        left, right = wire[:, 0 : 2 * half : 2], wire[:, 1 : 2 * half : 2]
-        places_left, places_right = places[:, 0 : 2 * half : 2], places[:, 1 : 2 * half : 2]
-        first = ~machine.negative(left - right, WHOLE_BITS)
-        found = machine.open(machine.choose(first, left, right))
-        found_places = machine.open(machine.choose(first, places_left, places_right))
-        if wire.shape[1] % 2:
-            found = concatenate([found, wire[:, 2 * half :]], 1)
-            found_places = concatenate([found_places, places[:, 2 * half :]], 1)
-        wire, places = found, found_places
-    return places
+    places = machine.constant(torch.arange(wire.shape[1]).expand(wire.shape) << wire.bits, wire.bits)
+    both = concatenate([wire[None], places[None]])
+    while both.shape[2] > 1:
+        half = both.shape[2] // 2
+        left, right, rest = both[:, :, 0 : 2 * half : 2], both[:, :, 1 : 2 * half : 2], both[:, :, 2 * half :]
+        first = ~machine.negative(left[0] - right[0], WHOLE_BITS)
+        found = machine.open(machine.choose(first.map(partial(torch.broadcast_to, size=left.shape)), left, right))
+        both = concatenate([found, rest], 2)
+    return both[1]
 
 
 def one_hot_of_largest(machine: Machine, wire: Wire) -> Summands:
@@ -105,26 +98,28 @@ def one_hot_of_largest(machine: Machine, wire: Wire) -> Summands:
     columns = wire.shape[1]
     finer = wire.times(1 << _TIE_BITS).halved(_TIE_BITS)
     apart = finer + machine.constant(2 * torch.arange(columns).flip(0).expand(wire.shape), finer.bits)
-    below = (apart - row_max(machine, apart, None)).plus(2.0**-apart.bits)
+    below = (apart - row_max(machine, apart)).plus(2.0**-apart.bits)
     return machine.value(~machine.negative(below))
 
 
-def logistic(machine: Machine, wire: Wire) -> Wire:
-    """1/(1 + e^−x) with ``ERROR_BITS``, and 0 or 1 of x beyond ±``_CLIPPED``. Three rounds.
+def logistic(machine: Machine, wire: Wire) -> Summands:
+    """1/(1 + e^−x) with ``ERROR_BITS``, and 0 or 1 of x beyond ±``_CLIPPED``. Two rounds.
 
     Less ½ it is a sum of sines: that of the periodic function that rises as it does around 0, P, 2P, …, and falls as
     it rises around P/2, 3P/2, …, as these are far from ±``_CLIPPED``.
     """
     waves = machine.sines(wire, _PERIOD_BITS, SINES)
     beyond = concatenate([wire.plus(-_CLIPPED)[None], (-wire).plus(-_CLIPPED)[None]])
-    found, within = machine.open_and_compare(waves, waves.bits - ERROR_BITS, beyond, WHOLE_BITS)
+    found, within = machine.both(
+        lambda: machine.open(waves, waves.bits - ERROR_BITS), lambda: machine.negative(beyond, WHOLE_BITS)
+    )
     rest = concatenate([(-found).plus(0.5)[None], (-found).plus(-0.5)[None]])
     clipped = machine.gate(~within, rest)
-    return machine.open(machine.split(found) + clipped[0] + clipped[1]).plus(0.5)
+    return machine.split(found.plus(0.5)) + clipped[0] + clipped[1]
 
 
-def class_probabilities(machine: Machine, logits: Wire) -> Wire:
-    """Probability of each class against all others: [T, C] → [T, C] with ``ERROR_BITS``. Three rounds.
+def class_probabilities(machine: Machine, logits: Wire) -> Summands:
+    """Probability of each class against all others: [T, C] → [T, C] with ``ERROR_BITS``. Two rounds.
 
     Of two classes these are softmax's. Of more, each is σ(l_c − log(C − 1)): equal logits are equal probabilities, and
     they need not add up to 1.
@@ -133,7 +128,8 @@ def class_probabilities(machine: Machine, logits: Wire) -> Wire:
     if classes != 2:
         return logistic(machine, logits.plus(-math.log(max(classes - 1, 1))))
     second = logistic(machine, logits[:, 1:] - logits[:, :1])
-    return concatenate([(-second).plus(1.0), second], 1)
+    one = torch.tensor([1 << second.bits, 0]).expand(logits.shape)
+    return second.map(lambda part: torch.cat([-part, part], 1)) + machine.split(machine.constant(one, second.bits))
 
 
 def inverse_root(machine: Machine, degrees: Summands, most: int, bits: int = FINE_BITS) -> Wire:

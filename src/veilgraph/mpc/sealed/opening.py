@@ -17,17 +17,7 @@ from typing_extensions import override
 
 from veilgraph.core.types import NOBODY, Kind, PartyId, Tag
 from veilgraph.mpc import bits as planes
-from veilgraph.mpc.sealed.correlations import (
-    Dealer,
-    Exchanges,
-    Exchanging,
-    Form,
-    Holder,
-    Round,
-    opened,
-    size_of,
-    sum_parts,
-)
+from veilgraph.mpc.sealed.correlations import Dealer, Form, Holder, Operation, Round, size_of, sum_parts
 from veilgraph.mpc.sealed.wire import DTYPES, Ring, Summands, Wire, plain_wire
 
 GUARD: Final = 2  # an opened value of Z_2^n with truncation is below 2^(n − GUARD) in magnitude
@@ -35,7 +25,7 @@ _ONES_32: Final = 0xFFFF_FFFF
 _SMALLEST: Final = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 
 
-class Open(Exchanging[Wire]):
+class Open(Operation[Wire]):
     """``Machine.open`` as an operation; ``by_two``: two holders cut their own summands, and open nothing before."""
 
     def __init__(self, summands: Summands, shift: int, ring: Ring, bits: int | None, *, by_two: bool) -> None:
@@ -72,33 +62,27 @@ class Open(Exchanging[Wire]):
 
     @override
     def hold(self, holder: Holder) -> Wire:
-        (found,) = holder.follow(self.exchanges(holder))
-        assert isinstance(found, Wire)
-        return found
-
-    @override
-    def exchanges(self, holder: Holder) -> Exchanges[Wire]:
         """Open this holder's summands under masks, cut or lift the value, and return it as a wire."""
         tag = holder.next(Kind.MASKED_WIRE)
         dealt, (*random, mask) = holder.shared(tag, self.dealt, self.own)
         blinded = self._part + dealt[0] + (self.offset if holder.leads else 0)
         if self.by_bits:
-            share = yield from self.cut_by_bits(holder, tag, blinded, dealt, random)
-            return Wire((yield from opened(tag, share.to(mask.dtype) + mask)), mask, self.result_bits)
-        masked = yield from opened(tag, blinded)
+            share = self.cut_by_bits(holder, tag, blinded, dealt, random)
+            return Wire(holder.opened(tag, share.to(mask.dtype) + mask), mask, self.result_bits)
+        opened = holder.opened(tag, blinded)
         if not (self.wraps or self.shift):
-            return Wire(masked, mask, self.result_bits)
-        whole = (self.cut(masked) - (self.offset >> self.shift)).to(mask.dtype)
+            return Wire(opened, mask, self.result_bits)
+        whole = (self.cut(opened) - (self.offset >> self.shift)).to(mask.dtype)
         if not self.wraps:
             return Wire(whole, mask, self.result_bits)
         wraps = (dealt[2].to(torch.int64) << (self.width - self.shift)).to(mask.dtype)
-        again = dealt[1] + torch.where(masked >= 0, wraps, 0)
-        public = yield from opened(Tag(tag.kind, tag.step, 1), again + whole if holder.leads else again)
+        again = dealt[1] + torch.where(opened >= 0, wraps, 0)
+        public = holder.opened(Tag(tag.kind, tag.step, 1), again + whole if holder.leads else again)
         return Wire(public, mask, self.result_bits)
 
     def cut_by_bits(
         self, holder: Holder, tag: Tag, summand: Tensor, dealt: Sequence[Tensor], random: Sequence[Tensor]
-    ) -> Exchanges[Tensor]:
+    ) -> Tensor:
         """Return this holder's summand, int64, of the value cut or lifted: of two holders, by one masked bit."""
         share = self.cut(summand)
         if holder.leads:
@@ -106,7 +90,7 @@ class Open(Exchanging[Wire]):
         if not self.wraps:
             return share
         sent = planes.to_plane(summand >= 0) ^ random[0]
-        (received,) = (yield Tag(Kind.MASKED_BITS, tag.step), sent).values()
+        (received,) = holder.exchange(Tag(Kind.MASKED_BITS, tag.step), sent).values()
         # A share of 2^(n−s)·(n₀·n₁ − 1), from e_p that both know, b_p, and a share of b₀·b₁.
         e, f, own = (self.bits_of(plane) for plane in (sent, received, random[0]))
         wraps = (1 - 2 * e) * (f * own + (1 - 2 * f) * dealt[1].to(torch.int64))

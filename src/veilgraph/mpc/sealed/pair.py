@@ -209,10 +209,6 @@ class PairMachine(Machine):
         return Bit(torch.zeros((), dtype=torch.bool, device=share.device).expand(share.shape), share)
 
     @override
-    def open_and_compare(self, summands: Summands, shift: int, wire: Wire, whole_bits: int) -> tuple[Wire, Bit]:
-        return self.open(summands, shift), self.negative(wire, whole_bits)
-
-    @override
     def gate(self, bit: Bit, wire: Wire) -> Summands:
         own = (bit.mask & 1).to(torch.bool)  # two shares of 0 or 1 differ in their last bits where it is 1
         if self._leads and bit.public is not None:

@@ -61,10 +61,12 @@ class Pick(Operation[Summands]):
         if holder.dealer == self.owner:
             return self._for_dealer(holder, tag)
         if holder.party != self.owner:
+            holder.turn()
             relative = receive_as(holder.link, self.owner, tag, (self.count,), torch.int64)
             return self._summand(-self._taken(holder.drawn([self._form])[0], relative))
         relative = self._relative(shuffled(holder.drawn(self._order)[0]))
         broadcast(holder.link, holder.others, tag, relative)
+        holder.turn()
         (dealt,) = holder.dealt(tag, [self._form])
         return self._summand(take_rows(self.wire.known, self.chosen()) - take_rows(dealt, relative))
 
@@ -75,7 +77,8 @@ class Pick(Operation[Summands]):
             (share,) = holder.drawn_in_pair([self._form])
             rows = take_rows(self.wire.known, random) - share
             holder.link.send(holder.dealer, Tag(Kind.MASKED_ROWS, tag.step), rows)
-        elif holder.is_second:
+        holder.turn()
+        if holder.is_second:
             relative = holder.told(tag, (self.count,))
             return self._summand(self._taken(holder.drawn_in_pair([self._form])[0], relative))
         return self._summand(self.wire.mask.new_zeros((self.count, *self.wire.shape[1:])))

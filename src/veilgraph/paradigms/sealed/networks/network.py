@@ -3,13 +3,17 @@
 Where training rows Z_T are far fewer than columns, the first weights W are not stepped: c·W_0 + Z_Tᵀ·A is, in A. The
 gradient of W is Z_Tᵀ·E, so a step adds to A what it would add to W but for Z_Tᵀ, and Z_T·W = c·Z_T·W_0 + (Z_T·Z_Tᵀ)·A.
 What a step multiplies, opens and tests is then as small as the rows are few. c is public: what decay leaves of W_0.
+Where rows count differently in the loss, Z_Tᵀ·G·A stands for Z_Tᵀ·A, with what each counts on the diagonal of G: every
+row of A then changes by its own error, and nothing is multiplied by G in a step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -18,7 +22,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed.functions import BITS, multiply_open, relu
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, concatenate
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, apart, concatenate, in_a_row
 from veilgraph.paradigms.sealed.networks.rows import Rows
 from veilgraph.paradigms.sealed.plan import Context, Trial, hops_of, is_near
 
@@ -47,6 +51,12 @@ class Network(Rows):
         self._of_trial: dict[Trial, Wire] = {}
         self._products: dict[Trial, tuple[Wire, Wire]] = {}
 
+    def anew(self) -> Self:
+        """Return a network on the same rows that has computed nothing else yet."""
+        found = copy(self)
+        found.watched, found._of_trial, found._products = [], {}, {}
+        return found
+
     @property
     def width(self) -> int:
         """Outputs of the first weights: C logits and the trial's hidden units."""
@@ -62,7 +72,7 @@ class Network(Rows):
 
     @property
     def sums_rows(self) -> bool:
-        """Whether steps change A [T, width] in place of the first weights, which are c·W_0 + Z_Tᵀ·A.
+        """Whether steps change A [T, width] in place of the first weights, which are c·W_0 + Z_Tᵀ·G·A.
 
         Not where columns are standardised: products of two rows may then be large.
         """
@@ -123,18 +133,21 @@ class Network(Rows):
             *(glorot(*shape) for shape in second),
         ]
 
-    def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> ForwardState:
-        """Compute logits of the ``wanted`` training rows, from what steps change; ``left``: c, as in ``sums_rows``."""
+    def forward(self, learned: Sequence[Wire], wanted: slice, left: float, counts: Wire | None = None) -> ForwardState:
+        """Compute logits of the ``wanted`` training rows, from what steps change; ``left``: c, as in ``sums_rows``.
+
+        ``counts``: what each training row counts, [T, 1], the same in all steps; None: 1.
+        """
         rows = self._trial_rows()[wanted]
-        if not self.sums_rows:
-            return self._head(learned, rows, self.linear(rows, learned[0]), self._left(len(rows.mask)))
-        both, begun = self._row_products()
-        made = self.machine.product(matmul, both, learned[0])
-        made += self.machine.split(begun).scaled(left, learned[0].bits)
+        if self.sums_rows:
+            both, begun = self._row_products(counts)
+            made = self.machine.product(matmul, both, learned[0])
+            made += self.machine.split(begun).scaled(left, learned[0].bits)
+        else:
+            made = self.machine.product(matmul, rows, learned[0])
         # Nothing is multiplied by logits themselves, so they need not be cut.
-        return self._head(
-            learned, rows, self.opened(made, BITS if self.trial.deep else made.bits), self._left(len(rows.mask))
-        )
+        opened = self.opened(made, BITS if self.trial.deep else made.bits)
+        return self._head(learned, rows, opened, self._left(len(rows.mask)), bits=made.bits)
 
     def _left(self, rows: int) -> Tensor | int:
         """Public dropout factors of a step's hidden units, int64 [rows, hidden], 0 or 2; 1 if the trial drops none."""
@@ -145,17 +158,22 @@ class Network(Rows):
         generator = torch.Generator().manual_seed(int.from_bytes(drawn[:7], "big"))
         return 2 * torch.randint(0, 2, (rows, plan.hidden * self.trial.deep), generator=generator)
 
-    def _row_products(self) -> tuple[Wire, Wire]:
-        """Compute Z_T·Z_Tᵀ [T, T] and Z_T·W_0 [T, width] once a trial."""
+    def _row_products(self, counts: Wire | None) -> tuple[Wire, Wire]:
+        """Compute Z_T·Z_Tᵀ·G [T, T] and Z_T·W_0 [T, width] once a trial."""
         if self.trial not in self._products:
             rows = self._training_rows()
             begun = self.machine.constant(self.initial(BITS)[0], BITS)
-            self._products = {self.trial: (self.linear(rows, rows.T), self.linear(rows, begun))}
+            both = self.linear(rows, rows.T)
+            if counts is not None:
+                both = self.opened(self.machine.product(torch.mul, both, counts.T))
+            self._products = {self.trial: (both, self.linear(rows, begun))}
         return self._products[self.trial]
 
-    def first(self, learned: Wire, left: float) -> Wire:
-        """Compute the first weights c·W_0 + Z_Tᵀ·A, of A ``learned`` and c ``left``; the caller tests their range."""
+    def first(self, learned: Wire, left: float, counts: Wire | None) -> Wire:
+        """Compute the first weights c·W_0 + Z_Tᵀ·G·A, of A ``learned`` and c ``left``; the caller tests their range."""
         begun = self.machine.split(self.machine.constant(self.initial(learned.bits)[0], learned.bits))
+        if counts is not None:
+            learned = multiply_open(self.machine, learned, counts, learned.bits)
         total = self.machine.product(transposed_matmul, self._training_rows(), learned) + begun.scaled(left, BITS)
         return self.machine.open(total, total.bits - learned.bits)
 
@@ -170,38 +188,55 @@ class Network(Rows):
     def _logits(self, weights: Sequence[Wire], rows: Wire) -> ForwardState:
         return self._head(weights, rows, self.linear(rows, weights[0]))
 
-    def _head(self, weights: Sequence[Wire], rows: Wire, made: Wire, left: Tensor | int = 1) -> ForwardState:
-        """Compute logits from ``made``, the rows times the first weights, through the hidden layer if there is one."""
+    def _head(
+        self, weights: Sequence[Wire], rows: Wire, made: Wire, left: Tensor | int = 1, bits: int = BITS
+    ) -> ForwardState:
+        """Compute logits from ``made``, the rows times the first weights, through the hidden layer if there is one.
+
+        Those of a hidden layer have ``bits``.
+        """
         if not self.trial.deep:
             return ForwardState(rows, made, None)
         classes = self.context.sizes.classes
         units, gate = relu(self.machine, made[:, classes:])
         hidden = units.times(left)
-        return ForwardState(rows, made[:, :classes] + self.linear(hidden, weights[1]), (hidden, gate), left)
+        through = self.machine.product(matmul, hidden, weights[1])
+        logits = self.machine.split(made[:, :classes]).scaled(1.0, weights[1].bits) + through
+        return ForwardState(rows, self.opened(logits, bits), (hidden, gate), left)
 
     def backward(
-        self, weights: Sequence[Wire], passed: ForwardState, error: Wire, counts: Wire | None = None
+        self, weights: Sequence[Wire], passed: ForwardState, error: Summands, counts: Wire | None = None
     ) -> list[Summands]:
-        """Gradients of what steps change, from ``error``, the gradient of the logits [B, C].
+        """Gradients of what steps change, from ``error``, that of the logits [B, C] if each row counts 1.
 
         ``counts``: what each row counts, [B, 1]; None: 1.
         """
-        if counts is not None:
-            if self.sums_rows and passed.hidden is None:
-                return [self.machine.product(torch.mul, error, counts)]
-            error = multiply_open(self.machine, error, counts)
+        machine, rows = self.machine, passed.rows
+        if passed.hidden is None and self.sums_rows:
+            return [error.scaled(1.0, rows.bits)]
+        opened = machine.open(error)
         if passed.hidden is None:
-            return [self._first_gradient(passed.rows, error)]
+            return [self._first_gradient(rows, self._counted(opened, counts))]
         hidden, gate = passed.hidden
-        back = self.opened(self.machine.product(matmul, error, weights[1].T), error.bits)
-        through = self.machine.open(self.machine.gate(gate, back)).times(passed.left)
-        both = concatenate([error, through], 1)
-        return [self._first_gradient(passed.rows, both), self.machine.product(transposed_matmul, hidden, error)]
+        if self.sums_rows:
+            parts = [machine.product(matmul, opened, weights[1].T)]
+            if counts is not None:
+                parts.append(machine.product(torch.mul, opened, counts))
+            back, *counted = apart(self.opened(in_a_row(parts), error.bits), [part.shape for part in parts])
+            through = machine.gate(gate, back).times(passed.left)
+            both = Summands(torch.cat([error.part, through.part], 1), error.bits)
+            return [both.scaled(1.0, rows.bits), machine.product(transposed_matmul, hidden, (*counted, opened)[0])]
+        opened = self._counted(opened, counts)
+        back = self.opened(machine.product(matmul, opened, weights[1].T), error.bits)
+        through_rows = machine.open(machine.gate(gate, back)).times(passed.left)
+        both_rows = concatenate([opened, through_rows], 1)
+        return [self._first_gradient(rows, both_rows), machine.product(transposed_matmul, hidden, opened)]
 
     def _first_gradient(self, rows: Wire, error: Wire) -> Summands:
-        if self.sums_rows:
-            return self.machine.split(error).scaled(1.0, rows.bits)
         return self.machine.product(transposed_matmul, rows, error)
+
+    def _counted(self, error: Wire, counts: Wire | None) -> Wire:
+        return error if counts is None else multiply_open(self.machine, error, counts)
 
     def predict(self, weights: Sequence[Wire]) -> Wire:
         """Compute logits of every node: [N, C]."""

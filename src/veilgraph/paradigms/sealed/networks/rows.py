@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Final
@@ -125,7 +126,7 @@ class Rows:
         if sizes.blocks:
             self.columns = [concatenate([own(holder, block.size) for holder, block in sizes.owners.items()])]
         else:
-            self.columns = [own(holder, sizes.nodes) for holder in sizes.columns]
+            self.columns = self.machine.abreast([partial(own, holder, sizes.nodes) for holder in sizes.columns])
         for each in self._propagations:
             each.enter(transposed=trains)
         if len(sizes.blocks) > 1 and self.relations and len(sizes.owners) == len(sizes.blocks):
