@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -234,6 +235,34 @@ def test_all_that_is_sent_is_counted_from_the_seeds_on(dealer: PartyId, monkeypa
     assert {
         party: sum(each.bytes for each in link.traffic() if each.direction == "sent") for party, link in links.items()
     } == expected
+
+
+@pytest.mark.cases(4)
+@pytest.mark.parametrize(("holders", "dealer"), [(2, SERVER), (3, SERVER), (3, "A"), (4, "B")])
+def test_operations_side_by_side_are_sent_as_counted_and_take_the_rounds_of_the_longest(
+    holders: int, dealer: PartyId
+) -> None:
+    """Each beside all others, and two of them beside the rest: whoever deals, nobody waits for ever."""
+
+    def alone(machine: Machine, names: str) -> None:
+        for name in names.split(", "):
+            before, operation = OPERATIONS[name]
+            operation(machine, *before(machine))
+
+    def all_abreast(machine: Machine) -> None:
+        first, second, *others = OPERATIONS
+        both = [partial(alone, machine, f"{first}, {second}"), partial(alone, machine, second)]
+        inner = partial(machine.abreast, both)
+        machine.abreast([inner, *(partial(alone, machine, name) for name in others)])
+        alone(machine, first)
+
+    sent, rounds = costs(lambda m: (), all_abreast, holders, dealer)
+    expected = counted(lambda m: (), all_abreast, holders, dealer)
+    assert ({party: size for party, (_, size) in sent.items()}, rounds) == expected
+    each = {name: counted(lambda m: (), partial(alone, names=name), holders, dealer)[1] for name in OPERATIONS}
+    first, second, *_ = OPERATIONS
+    assert rounds == max(each.values()) + each[first]
+    assert max(each.values()) > each[first] + each[second]
 
 
 def test_all_operations_are_on_the_page_and_no_others() -> None:

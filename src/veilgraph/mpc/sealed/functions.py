@@ -75,16 +75,17 @@ def row_max(machine: Machine, wire: Wire) -> Wire:
 
 
 def argmax(machine: Machine, wire: Wire) -> Wire:
-    """Return the argmax of every row, the first of equal ones: [T, C] → [T, 1], bits as before.
+    """Return the argmax of every row, the first of equal ones: [T, C] → [T, 1], whole numbers.
 
     Three rounds for each halving of C. Differences of two entries are below 2^``WHOLE_BITS``.
     """
-    places = machine.constant(torch.arange(wire.shape[1]).expand(wire.shape) << wire.bits, wire.bits)
-    both = concatenate([wire[None], places[None]])
+    whole_bits = WHOLE_BITS + wire.bits
+    places = machine.constant(torch.arange(wire.shape[1]).expand(wire.shape))
+    both = concatenate([wire.halved(-wire.bits)[None], places[None]])  # whole numbers, to be opened together
     while both.shape[2] > 1:
         half = both.shape[2] // 2
         left, right, rest = both[:, :, 0 : 2 * half : 2], both[:, :, 1 : 2 * half : 2], both[:, :, 2 * half :]
-        first = ~machine.negative(left[0] - right[0], WHOLE_BITS)
+        first = ~machine.negative(left[0] - right[0], whole_bits)
         found = machine.open(machine.choose(first.map(partial(torch.broadcast_to, size=left.shape)), left, right))
         both = concatenate([found, rest], 2)
     return both[1]

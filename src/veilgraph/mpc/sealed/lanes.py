@@ -34,6 +34,8 @@ class Turns:
             try:
                 self._await(place)
                 found[place] = part()
+                if len(self._running) > 1:
+                    self._end_round(place)
             except BaseException as error:  # noqa: BLE001 - raised again below, by the thread that waits for all
                 if not (isinstance(error, _Ended) and self._failed):  # else one of these threads has failed before
                     errors.append(error)
@@ -51,12 +53,16 @@ class Turns:
 
     def pass_on(self, place: int) -> None:
         """Let the next thread go on, and wait for the next turn of thread ``place``."""
-        if place == self._running[-1]:
-            self._around()
+        self._end_round(place)
         with self._changed:
             self._at = (self._at + 1) % len(self._running)
             self._changed.notify_all()
         self._await(place)
+
+    def _end_round(self, place: int) -> None:
+        """Behind the last thread's turn let others go on: the first one would only wait for its messages."""
+        if place == self._running[-1]:
+            self._around()
 
     def _await(self, place: int) -> None:
         with self._changed:
