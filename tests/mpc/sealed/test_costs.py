@@ -251,9 +251,12 @@ def test_operations_side_by_side_are_sent_as_counted_and_take_the_rounds_of_the_
 
     def all_abreast(machine: Machine) -> None:
         first, second, *others = OPERATIONS
-        both = [partial(alone, machine, f"{first}, {second}"), partial(alone, machine, second)]
-        inner = partial(machine.abreast, both)
-        machine.abreast([inner, *(partial(alone, machine, name) for name in others)])
+
+        def inner() -> None:
+            machine.both(partial(alone, machine, f"{first}, {second}"), partial(alone, machine, second))
+
+        parts: list[Callable[[], object]] = [inner, *(partial(alone, machine, name) for name in others)]
+        machine.abreast(parts)
         alone(machine, first)
 
     sent, rounds = costs(lambda m: (), all_abreast, holders, dealer)

@@ -37,14 +37,14 @@ def several(machine: Machine) -> Wire:
             found = machine.open(machine.split(found))
         return found
 
-    (first, second), third, bit = machine.abreast(
-        [
-            lambda: machine.both(lambda: opens(1), lambda: opens(3)),
-            lambda: opens(0),
-            lambda: machine.open(machine.value(machine.negative(x - y.plus(1.0)))).times(1 << 8).halved(8),
-        ]
-    )
-    return concatenate([first, second, third, bit, machine.open(machine.split(first))])
+    def below() -> Wire:
+        return machine.open(machine.value(machine.negative(x - y.plus(1.0)))).times(1 << 8).halved(8)
+
+    def both() -> Wire:
+        return concatenate(machine.both(lambda: opens(1), lambda: opens(3)))
+
+    first, third, bit = machine.abreast([both, lambda: opens(0), below])
+    return concatenate([first, third, bit, machine.open(machine.split(first[:4]))])
 
 
 @pytest.mark.parametrize("holders", [2, 3])
