@@ -115,7 +115,7 @@ class Operations:
 
     def join(self, parts: Iterable[Operations]) -> None:
         """Go on behind the numbers that all parts have used."""
-        self.newest = max(self.newest, *(part.newest for part in parts))
+        self.newest = max([self.newest, *(part.newest for part in parts)])
 
 
 def _go_on() -> None:

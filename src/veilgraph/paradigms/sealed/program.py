@@ -312,6 +312,7 @@ class SealedProgram(Program):
         if not number and are_abreast(self._context):
             self._enter_targets()
             self._validation.enter()
+            self.network.scale()
             self._lanes = [self._lane(trial) for trial in range(len(plan.trials))]
         self._told = None
         if self._lanes:

@@ -138,6 +138,12 @@ class Rows:
         for each in self._propagations:
             each.normalise()
 
+    def scale(self) -> None:
+        """Compute the factors of all that hops, before parts of the program that run side by side need them."""
+        for block, relations in self.relations.items():
+            for relation in relations.values():
+                relation.scale(self.context.plan.teleport(hops_of(block)))
+
     def prepare(self) -> None:
         """Make ``rows`` for a training, after ``normalise``, and standardise them."""
         self.normalise()
