@@ -87,20 +87,24 @@ def test_what_each_sends_and_in_which_order_does_not_depend_on_what_is_late(hold
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("nested", [False, True])
 def test_the_first_error_of_a_part_ends_all_parts(place: int, nested: bool) -> None:
-    """Others wait for their turn meanwhile, or for a message."""
+    """Others wait for their turn meanwhile, and never come to their ends."""
+    ended = []
 
     def fails(machine: Machine) -> object:
         def part(own: int) -> Wire:
             one = machine.open(machine.split(machine.constant(torch.full((2,), own))))
             if own == place:
                 raise ZeroDivisionError(f"part {place}")
-            return machine.open(machine.split(one))
+            found = machine.open(machine.split(one))
+            ended.append(machine.party)
+            return found
 
         parts = [lambda own=own: part(own) for own in range(3)]
         return machine.abreast([lambda: machine.abreast(parts), lambda: part(7)] if nested else parts)
 
     with pytest.raises(ZeroDivisionError, match=f"part {place}"):
         run(fails)
+    assert not ended
 
 
 def test_no_two_parts_draw_the_same() -> None:
