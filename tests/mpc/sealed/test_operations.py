@@ -187,6 +187,16 @@ def test_a_number_between_zero_and_what_is_compared_may_count_as_not_below_zero(
             assert 0 < rate[2] < 0.5
 
 
+def test_argmax_is_the_first_of_the_largest() -> None:
+    x = torch.tensor([[1.0, 1, 1, 1, 1], [0, 2, -1, 2, 2], [-3, -4, 5, 5, 4], [0, 0, 0, 0, 1]])
+    for dealer in dealers(2):
+        found = run(
+            lambda machine: functions.argmax(machine, machine.put("A", of(machine, "A", x), (4, 5), BITS)),
+            dealer=dealer,
+        )
+        assert secret(found)[:, 0].tolist() == wire(found, TWIN).known[:, 0].tolist() == [0, 1, 2, 4]
+
+
 @few
 @given(HOLDERS, SIZE, st.integers(1, 70), SEED)
 def test_an_opening_and_a_comparison_in_the_same_rounds(holders: int, size: int, other: int, seed: int) -> None:

@@ -330,6 +330,22 @@ def test_what_left_the_range_at_any_step_is_counted_when_weights_are_kept_next(
     assert counted == [place <= step and place // 3 == step // 3 for step in kept]
 
 
+def test_what_leaves_the_range_behind_the_last_step_is_counted_with_the_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def votes(network: Network, weights: object) -> None:
+        network.watched.append(network.machine.constant(torch.full((1,), 1 << (BITS + 20)), BITS))
+
+    monkeypatch.setattr(Network, "finish", votes)
+    context, data = twin_context(small_job(2, {"train": {"epochs": 2}}), small_graphs())
+    program = SealedProgram(BoundedMachine(list(data)), context)
+    program.enter(trains=True)
+    program.begin()
+    for step, failed in enumerate((False, True)):
+        program.step(step)
+        assert bool(program.outside.known.sum()) == failed
+
+
 @pytest.mark.parametrize("failed", [0, 1, 3])
 def test_a_training_that_is_gone_on_with_remembers_what_has_failed(failed: int) -> None:
     def program(part: SealedProgram) -> None:
