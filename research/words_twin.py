@@ -76,21 +76,26 @@ class SparseNetwork(Network):
         return [columns for holder, columns in own if of in (None, holder)]
 
     @override
-    def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> ForwardState:
+    def forward(self, learned: Sequence[Wire], wanted: slice, left: float, counts: Wire | None = None) -> ForwardState:
         self._wanted = wanted
         made = self._of_rows("rows", self._all_made(learned))[wanted]
         return self._head(learned, made, made, self._left(len(made.mask)))
 
-    @property
     @override
-    def _node_slices(self) -> list[slice]:
+    def _node_slices(self, columns: int) -> list[slice]:
         return [slice(0, self.context.sizes.nodes)]  # sparse columns are not sliced
 
     def _all_made(self, learned: Sequence[Wire]) -> Wire:
         return joined(self._made_of_all(self.effective(learned[0])), self.context.sizes.nodes)
 
     @override
-    def judged(self, weights: Sequence[Wire], learned: Sequence[Wire] | None = None, left: float = 1.0) -> Wire:
+    def judged(
+        self,
+        weights: Sequence[Wire],
+        learned: Sequence[Wire] | None = None,
+        left: float = 1.0,
+        counts: Wire | None = None,
+    ) -> Wire:
         return self._of_rows("judged", self.predict(weights))
 
     def _of_rows(self, what: str, wire: Wire) -> Wire:

@@ -9,11 +9,11 @@ from veilgraph.core.types import PartyId
 from veilgraph.mpc.sealed.hops import HiddenGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.mpc.sealed.opening import GUARD
-from veilgraph.mpc.sealed.wire import Ring, Summands, Wire
+from veilgraph.mpc.sealed.wire import Bit, Ring, Summands, Wire
 
 
 class BoundedMachine(PlainMachine):
-    """Notes what is opened, or summed over neighbours, and does not fit its ring."""
+    """Notes what is opened, or summed over neighbours, and does not fit its ring; what is compared, and its bound."""
 
     def __init__(self, holders: Sequence[PartyId], noise: SecretSource = system_secrets) -> None:
         super().__init__(holders, noise)
@@ -23,6 +23,12 @@ class BoundedMachine(PlainMachine):
     def open(self, summands: Summands, shift: int = 0, ring: Ring = 64, *, bits: int | None = None) -> Wire:
         self._check(summands, 64)
         return super().open(summands, shift, ring, bits=bits)
+
+    @override
+    def negative(self, wire: Wire, whole_bits: int | None = None) -> Bit:
+        if whole_bits is not None and wire.known.numel() and not float(wire.known.abs().max()) < 2.0**whole_bits:
+            self.beyond.append(float(wire.known.abs().max()))
+        return super().negative(wire, whole_bits)
 
     @override
     def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:

@@ -48,7 +48,7 @@ def repeated(wanted: Wanted) -> Callable[[Patch], None]:
 def compared(shape: tuple[int, ...]) -> Callable[[Patch], None]:
     """What is opened in comparisons of so many numbers is left as it is."""
     words = -(-torch.Size(shape).numel() // 64)
-    own = [form for forms in comparison.forms(words, shape)[1:] for form in forms]
+    own = [form for forms in comparison.forms(comparison.LONG, words, shape)[1:] for form in forms]
 
     def mutate(patch: Patch) -> None:
         drawing(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -110,6 +111,7 @@ OPERATIONS: dict[str, tuple[Before, Callable[..., object]]] = {
     "triple of two": (lambda m: (whole(m), whole(m)), lambda m, x, y: m.triple(x, x, y)),
     "cube": (lambda m: (whole(m),), lambda m, x: m.triple(x, x, x)),
     "negative": (lambda m: (whole(m),), lambda m, x: m.negative(x)),
+    "negative of 36 bits": (lambda m: (whole(m),), lambda m, x: m.negative(x, functions.WHOLE_BITS)),
     "sines": (lambda m: (whole(m),), lambda m, x: m.sines(x, 6, [1.0, 0.5])),
     "value": (lambda m: (bit(m),), lambda m, x: m.value(x)),
     "gate": (lambda m: (bit(m), whole(m)), lambda m, x, y: m.gate(x, y)),
@@ -265,6 +267,38 @@ def padding(name: str) -> int:
     return D * (-4 * N % 8) - (-4 * n % 8) if name == "pick of 32 bits" else 0
 
 
+@pytest.mark.cases(4)
+@pytest.mark.parametrize(("holders", "dealer"), [(2, SERVER), (3, SERVER), (3, "A"), (4, "B")])
+def test_operations_side_by_side_are_sent_as_counted_and_take_the_rounds_of_the_longest(
+    holders: int, dealer: PartyId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each beside all others, and two of them beside the rest; the dealer may hardly be ahead, and nobody is stuck."""
+    monkeypatch.setattr("veilgraph.mpc.sealed.correlations.STRIDE_BYTES", 256)
+
+    def alone(machine: Machine, names: str) -> None:
+        for name in names.split(", "):
+            before, operation = OPERATIONS[name]
+            operation(machine, *before(machine))
+
+    def all_abreast(machine: Machine) -> None:
+        first, second, *others = OPERATIONS
+
+        def inner() -> None:
+            machine.both(partial(alone, machine, f"{first}, {second}"), partial(alone, machine, second))
+
+        parts: list[Callable[[], object]] = [inner, *(partial(alone, machine, name) for name in others)]
+        machine.abreast(parts)
+        alone(machine, first)
+
+    sent, rounds = costs(lambda m: (), all_abreast, holders, dealer)
+    expected = counted(lambda m: (), all_abreast, holders, dealer)
+    assert ({party: size for party, (_, size) in sent.items()}, rounds) == expected
+    each = {name: counted(lambda m: (), partial(alone, names=name), holders, dealer)[1] for name in OPERATIONS}
+    first, second, *_ = OPERATIONS
+    assert rounds == max(each.values()) + each[first]
+    assert max(each.values()) > each[first] + each[second]
+
+
 def test_all_operations_are_on_the_page_and_no_others() -> None:
     named = [name for name in stated() if not name.endswith(TWO)]
     assert named == list(OPERATIONS)
@@ -276,7 +310,6 @@ FUNCTIONS: dict[str, Callable[[Machine, Wire], object]] = {
     "relu": functions.relu,
     "row_max": functions.row_max,
     "argmax": functions.argmax,
-    "clipped": lambda m, x: functions.clipped(m, x, 3),
     "logistic": functions.logistic,
     "class_probabilities": functions.class_probabilities,
     "inverse_root": lambda m, x: functions.inverse_root(m, m.split(x[:, 0]), 4096),

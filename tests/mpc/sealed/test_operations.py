@@ -26,7 +26,7 @@ from veilgraph.mpc import bits as planes
 from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed import functions, hops
 from veilgraph.mpc.sealed.correlations import Holder
-from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS
+from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, WHOLE_BITS
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine, PlainMachine
 from veilgraph.mpc.sealed.opening import GUARD, Open
 from veilgraph.mpc.sealed.sines import FACTOR_BITS, TABLE_BITS, UNIT_BITS, circle, odd_multiples
@@ -148,6 +148,70 @@ def test_signs_and_gates(holders: int, size: int, seed: int) -> None:
         return concatenate(
             [wire.times(1 << (BITS - wire.bits)).halved(BITS - wire.bits) for wire in (bits, both, flipped)]
         )
+
+    agree(program, holders)
+
+
+@few
+@given(HOLDERS, st.integers(1, 130), st.integers(-8, 8), SEED)
+def test_signs_of_numbers_below_a_bound(holders: int, size: int, finer: int, seed: int) -> None:
+    """Up to the bound and of all units where 36 bits are enough, else of units of 2^(n − 36)."""
+    bits, most = BITS + finer, 2.0**WHOLE_BITS
+    unit = 2.0 ** -min(BITS, bits)
+    x = whole(seed, size, bits=min(BITS, bits), most=most)
+    x[:5] = torch.tensor([0, -unit, unit, most - unit, unit - most], dtype=torch.float64)[:size]
+
+    def program(machine: Machine) -> Wire:
+        number = machine.summands(of(machine, "B", x), (size,), bits, of="B")
+        return machine.open(machine.value(machine.negative(machine.open(number), WHOLE_BITS)))
+
+    agree(program, holders)
+
+
+def test_a_number_between_zero_and_what_is_compared_may_count_as_not_below_zero() -> None:
+    """Of 38 bits the two lowest are left out: of −3 and −1 by chance, of −4 and 0 for sure."""
+    x = torch.tensor([-4, -3, -1, 0]).repeat(64)
+    for dealer in dealers(2):
+        results = run(
+            lambda machine: machine.open(
+                machine.value(machine.negative(machine.open(machine.summands(of(machine, "B", x), (256,), 0)), 38))
+            ),
+            dealer=dealer,
+        )
+        rate = secret(results).reshape(64, 4).to(torch.float64).mean(0)
+        assert rate[0] == 1
+        assert rate[3] == 0
+        if dealer == NOBODY:
+            assert rate[1] == rate[2] == 1
+        else:
+            assert 0.5 < rate[1] < 1
+            assert 0 < rate[2] < 0.5
+
+
+def test_argmax_is_the_first_of_the_largest() -> None:
+    x = torch.tensor([[1.0, 1, 1, 1, 1], [0, 2, -1, 2, 2], [-3, -4, 5, 5, 4], [0, 0, 0, 0, 1]])
+    for dealer in dealers(2):
+        found = run(
+            lambda machine: functions.argmax(machine, machine.put("A", of(machine, "A", x), (4, 5), BITS)),
+            dealer=dealer,
+        )
+        assert secret(found)[:, 0].tolist() == wire(found, TWIN).known[:, 0].tolist() == [0, 1, 2, 4]
+
+
+@few
+@given(HOLDERS, SIZE, st.integers(1, 70), SEED)
+def test_an_opening_and_a_comparison_in_the_same_rounds(holders: int, size: int, other: int, seed: int) -> None:
+    x, y = whole(seed, size), whole(seed + 1, other)
+
+    def program(machine: Machine) -> Wire:
+        first = machine.summands(of(machine, "A", x), (size,), BITS + 20, of="A")
+        second = machine.open(machine.summands(of(machine, "B", y), (other,), BITS, of="B"))
+        opened, bit = machine.both(lambda: machine.open(first, 20), lambda: machine.negative(second, WHOLE_BITS))
+        (again, _), _ = machine.both(
+            lambda: machine.both(lambda: machine.open(machine.split(opened)), lambda: machine.negative(second)),
+            lambda: machine.open(first),
+        )
+        return concatenate([again, machine.open(machine.value(bit)).times(1 << BITS).halved(BITS)])
 
     agree(program, holders)
 
@@ -370,10 +434,14 @@ FUNCTIONS: dict[str, tuple[Any, Any, float, float]] = {
     "relu": (lambda m, x: functions.relu(m, x)[0], whole, 0, UNIT),
     "row_max": (functions.row_max, lambda seed, *s: whole(seed, *s, bits=2), 0, UNIT),
     "argmax": (functions.argmax, lambda seed, *s: whole(seed, *s, bits=0, most=2), 0, UNIT),
-    "clipped": (lambda m, x: functions.clipped(m, x, 3), whole, 0, UNIT),
     # Sixteen pairs of factors of 22 bits and the result are off by half a unit, log(C − 1) by half a unit of 18 bits.
-    "logistic": (functions.logistic, lambda seed, *s: whole(seed, *s, most=40), 5, ERROR),
-    "class_probabilities": (functions.class_probabilities, lambda seed, *s: whole(seed, *s, most=20), 6, ERROR),
+    "logistic": (lambda m, x: m.open(functions.logistic(m, x)), lambda seed, *s: whole(seed, *s, most=40), 5, ERROR),
+    "class_probabilities": (
+        lambda m, x: m.open(functions.class_probabilities(m, x)),
+        lambda seed, *s: whole(seed, *s, most=20),
+        6,
+        ERROR,
+    ),
 }
 
 
@@ -394,7 +462,8 @@ def test_probabilities_are_of_softmax_for_two_classes_and_of_one_against_all_oth
     logits = whole(seed, 40, classes, most=30)
     logits[0] = 0
     results = run(
-        lambda m: functions.class_probabilities(m, m.put("A", of(m, "A", logits), logits.shape, BITS)), holders
+        lambda m: m.open(functions.class_probabilities(m, m.put("A", of(m, "A", logits), logits.shape, BITS))),
+        holders,
     )
     found = secret(results) * ERROR
     odds = logits.exp() if classes != 2 else (logits - logits.flip(1)).exp()

@@ -111,10 +111,13 @@ def computing(machine: Machine, first: Wire, second: Wire, other: Wire) -> None:
     product = machine.open(machine.product(torch.mul, first, other), 16)
     square = machine.open(machine.product(matmul, second, other.T), 20)[:, :D]
     cubed = machine.open(machine.triple(product, product, square), 32)
-    negative = machine.negative(cubed)
+    negative, again = machine.both(lambda: machine.negative(cubed), lambda: machine.open(machine.split(product)))
+    short = machine.negative(again, 20)
+    machine.open(machine.value(short))
     gated = machine.open(machine.gate(negative, product) + machine.value(negative).scaled(0.5, 16))
     waves = machine.sines(gated, 5, [0.75, -0.25])
-    machine.reveal(machine.open(waves, waves.bits - 20), "A")
+    opened, _ = machine.abreast([lambda: machine.open(waves, waves.bits - 20)] * 2)
+    machine.reveal(opened, "A")
 
 
 Slot = tuple[PartyId, PartyId, Kind, int, int]
@@ -365,6 +368,16 @@ def pair_is_the_dealers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Holder, "drawn_in_pair", lambda self, forms: drawn.setdefault(str(forms), one.draw(forms)))
 
 
+def forked_alike(patch: pytest.MonkeyPatch) -> None:
+    """Parts of a program that run side by side draw from one stream's copies."""
+
+    def copies(self: Stream, count: int) -> list[Stream]:
+        seed = self.draw([((32,), torch.uint8)] * count)[0].numpy().tobytes()
+        return [Stream(seed) for _ in range(count)]
+
+    patch.setattr(Stream, "fork", copies)
+
+
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "two holders cut by bits that have no masks": (bits_unmasked(N * D), "B"),
     "what is put in has no mask": (left_out(is_put), "B"),
@@ -379,6 +392,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "sessions of three holders round alike": (cuts_alike, "AB"),
     "comparisons are opened without masks": (compares_unmasked, "B"),
     "sines of masks are no shares": (sines_unmasked, "B"),
+    "parts side by side draw the same": (forked_alike, "B"),
 }
 OF_A_DEALING_HOLDER: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "the first two holders have no stream of their own": (pair_unmasked, "A"),
@@ -402,7 +416,7 @@ OF_A_NIGHT = (
 
 
 def is_found(mutate: Callable[[pytest.MonkeyPatch], None], holders: int, coalition: str, dealer: PartyId) -> bool:
-    whole = mutate in (compares_unmasked, sines_unmasked)
+    whole = mutate in (compares_unmasked, sines_unmasked, forked_alike)
     runs = [session(MUCH, holders, number, whole=whole, dealer=dealer) for number in range(RUNS)]
     found = viewed([outside(each, coalition) for each in runs])
     return least_uniform(found) < RARE or worst_pair(found) > LIMIT

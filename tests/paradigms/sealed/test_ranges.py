@@ -25,6 +25,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.functions import BITS, range_tests
 from veilgraph.mpc.sealed.machine import HolderMachine, Machine
 from veilgraph.mpc.sealed.wire import Wire
+from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.plan import MOST_RANKED, Trial
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob
@@ -299,9 +300,17 @@ def test_weights_are_tested_where_nothing_is_computed_of_them() -> None:
 @pytest.mark.parametrize("saved", [False, True])
 @pytest.mark.parametrize("every", [2, 3])
 def test_what_left_the_range_at_any_step_is_counted_when_weights_are_kept_next(
-    every: int, place: int, saved: bool
+    every: int, place: int, saved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two trials of three steps: where weights are judged or saved, a trial counts its own failed tests."""
+    arrive, wide = Network.arrive, torch.full((1,), 1 << (BITS + 20))
+
+    def leaves_the_range(network: Network, step: int) -> None:
+        arrive(network, step)
+        if step == place:
+            network.watch(network.machine.constant(wide, BITS))
+
+    monkeypatch.setattr(Network, "arrive", leaves_the_range)
     often, never = ("checkpoint_every", "evaluate_every") if saved else ("evaluate_every", "checkpoint_every")
     train = {"epochs": 6, often: every, never: 6, "select_by": "accuracy"}
     context, data = twin_context(small_job(2, {"model": {"network": "linear"}, "train": train}), small_graphs())
@@ -313,15 +322,28 @@ def test_what_left_the_range_at_any_step_is_counted_when_weights_are_kept_next(
     assert [context.plan.trial_of(step) for step in range(6)] == [0, 0, 0, 1, 1, 1]
     counted = []
     for step in range(6):
-        if step == place:
-            wide = torch.full((1,), 1 << (BITS + 20))
-            program.network.watch(program._machine.constant(wide, BITS))
         program.step(step)
         if (step + 1) % every == 0:
             assert program.outside.public is not None
             counted.append(bool(program.outside.public.sum()))
     kept = range(every - 1, 6, every)
     assert counted == [place <= step and place // 3 == step // 3 for step in kept]
+
+
+def test_what_leaves_the_range_behind_the_last_step_is_counted_with_the_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def votes(network: Network, weights: object) -> None:
+        network.watch(network.machine.constant(torch.full((1,), 1 << (BITS + 20)), BITS))
+
+    monkeypatch.setattr(Network, "finish", votes)
+    context, data = twin_context(small_job(2, {"train": {"epochs": 2}}), small_graphs())
+    program = SealedProgram(BoundedMachine(list(data)), context)
+    program.enter(trains=True)
+    program.begin()
+    for step, failed in enumerate((False, True)):
+        program.step(step)
+        assert bool(program.outside.known.sum()) == failed
 
 
 @pytest.mark.parametrize("failed", [0, 1, 3])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
@@ -25,7 +26,7 @@ from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import NOBODY, Kind, Link, PartyId, Tag
-from veilgraph.link.collectives import exchange, receive_as
+from veilgraph.link.collectives import broadcast, gather, receive_as
 from veilgraph.mpc.ring import encode
 
 STRIDE_BYTES: Final = 16 << 20  # after so many bytes dealt to it a holder says that it has used them
@@ -91,6 +92,35 @@ class Stream:
         """Draw the next tensors of these forms, uniform in Z_2^32 or Z_2^64 by their dtype."""
         return _unpack(self._keystream.take(size_of(forms)), forms)
 
+    def fork(self, count: int) -> list[Stream]:
+        """Draw the seeds of so many streams."""
+        return [Stream(seed.numpy().tobytes()) for seed in self.draw([((SEED_BYTES,), torch.uint8)] * count)]
+
+
+class Operations:
+    """Numbers of operations: those of parts of a program that run side by side are different."""
+
+    def __init__(self, newest: int = -1, stride: int = 1) -> None:
+        self.newest, self._stride = newest, stride
+
+    def next(self) -> int:
+        """Begin the next operation, and return its number."""
+        self.newest += self._stride
+        return self.newest
+
+    def fork(self, count: int) -> list[Operations]:
+        """Return the numbers of so many parts: of each every so many of these."""
+        stride = self._stride * count
+        return [Operations(self.newest + self._stride * (place + 1) - stride, stride) for place in range(count)]
+
+    def join(self, parts: Iterable[Operations]) -> None:
+        """Go on behind the numbers that all parts have used."""
+        self.newest = max([self.newest, *(part.newest for part in parts)])
+
+
+def _go_on() -> None:
+    """Take a turn where no other part of the program runs."""
+
 
 class Pace:
     """Count of the bytes dealt to a holder, the same at both ends: it acknowledges them stride by stride."""
@@ -147,7 +177,9 @@ class Holder:
         self.others = [holder for holder in holders if holder != link.party]
         self.leads, self._is_last = link.party == holders[0], link.party == holders[-1]
         self.is_second = link.party in holders[1:2]
-        self._operation = -1
+        self._operations = Operations()
+        self.turn: Callable[[], None] = _go_on
+        """Called once a round, by every holder and the dealer: it lets other parts of the program go on."""
         self._stream = Stream(secrets(SEED_BYTES)) if dealer == NOBODY else self._received_stream(dealer)
         self._pair: Stream | None = None
         if shares_stream and self.leads:
@@ -194,12 +226,29 @@ class Holder:
 
     def next(self, kind: Kind) -> Tag:
         """Begin the next operation, and return the tag of its messages."""
-        self._operation += 1
-        return Tag(kind, self._operation)
+        return Tag(kind, self._operations.next())
+
+    def fork(self, count: int) -> list[Holder]:
+        """Return the ends of so many parts of the program that run side by side, with streams of their own."""
+        lanes, streams = [copy(self) for _ in range(count)], self._stream.fork(count)
+        pairs = [None] * count if self._pair is None else self._pair.fork(count)
+        for lane, stream, pair, operations in zip(lanes, streams, pairs, self._operations.fork(count), strict=True):
+            lane._stream, lane._pair, lane._operations = stream, pair, operations
+        return lanes
+
+    def join(self, lanes: Iterable[Holder]) -> None:
+        """Go on where these parts have ended."""
+        self._operations.join(lane._operations for lane in lanes)
 
     def opened(self, tag: Tag, part: Tensor) -> Tensor:
         """Exchange parts with all other holders, and return the sum of all, which all learn."""
-        return sum(exchange(self.link, self.others, tag, part).values(), start=part)
+        return sum(self.exchange(tag, part).values(), start=part)
+
+    def exchange(self, tag: Tag, part: Tensor) -> dict[PartyId, Tensor]:
+        """Send all other holders a part, and return theirs. One round."""
+        broadcast(self.link, self.others, tag, part)
+        self.turn()
+        return gather(self.link, self.others, tag, part.shape, part.dtype)
 
 
 def check_places(places: Tensor, below: int, sender: PartyId) -> None:
@@ -220,11 +269,12 @@ class Dealer(ABC):
 
     def __init__(self, party: PartyId, holders: Sequence[PartyId]) -> None:
         self.party, self.holders = party, tuple(holders)
-        self.operation = -1
+        self.operations = Operations()
+        self.turn: Callable[[], None] = _go_on
 
     def next(self) -> None:
         """Begin an operation, or a part of one with messages of its own."""
-        self.operation += 1
+        self.operations.next()
 
     def others(self, owner: PartyId) -> list[PartyId]:
         """All holders but one."""
@@ -290,6 +340,19 @@ class LinkedDealer(Dealer):
         for holder in holders:
             link.send(holder, Tag(Kind.SEED), torch.frombuffer(bytearray(seeds[holder]), dtype=torch.uint8))
 
+    def fork(self, count: int) -> list[LinkedDealer]:
+        """Return the ends of so many parts of the program that run side by side, with streams of their own."""
+        lanes = [copy(self) for _ in range(count)]
+        streams = {holder: stream.fork(count) for holder, stream in self.streams.items()}
+        for place, (lane, operations) in enumerate(zip(lanes, self.operations.fork(count), strict=True)):
+            lane.streams = {holder: forked[place] for holder, forked in streams.items()}
+            lane.operations = operations
+        return lanes
+
+    def join(self, lanes: Iterable[LinkedDealer]) -> None:
+        """Go on where these parts have ended."""
+        self.operations.join(lane.operations for lane in lanes)
+
     @override
     def draw(self, holder: PartyId, forms: Sequence[Form]) -> list[Tensor]:
         return self.streams[holder].draw(forms)
@@ -314,14 +377,14 @@ class LinkedDealer(Dealer):
 
     def receive(self, sender: PartyId, kind: Kind, form: Form) -> Tensor:
         """Receive a holder's message to a dealer with data, in this operation."""
-        return receive_as(self._link, sender, Tag(kind, self.operation), *form)
+        return receive_as(self._link, sender, Tag(kind, self.operations.newest), *form)
 
     def _send(self, holder: PartyId, kind: Kind, message: Tensor) -> None:
         pace = self._paces[holder]
         for stride in pace.due():
             receive_as(self._link, holder, _ready_tag(stride), (1,), torch.uint8)
         pace.count(message.numel() * message.element_size())
-        self._link.send(holder, Tag(kind, self.operation), message)
+        self._link.send(holder, Tag(kind, self.operations.newest), message)
 
 
 class Operation(Protocol[Result_co]):

@@ -25,7 +25,7 @@ from veilgraph.mpc.sealed.correlations import (
     Result,
     size_of,
 )
-from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.machine import Machine, Value
 from veilgraph.mpc.sealed.wire import Ring, Summands, Wire
 
 
@@ -70,6 +70,25 @@ class CountingMachine(Machine):
                 for sender in senders:
                     self._sent(sender, size, sum(receiver != sender for receiver in receivers))
         return operation.deal(self._dealer)
+
+    @override
+    def abreast(self, parts: Sequence[Callable[[], Value]]) -> list[Value]:
+        """Run parts one after the other, and count the rounds of the one that has most."""
+        found, begun, longest = list[Value](), self._rounds(), Counter[str]()
+        for part in parts:
+            found.append(part())
+            spent = self._rounds() - begun
+            longest = max(longest, spent, key=Counter.total)
+            self._set_rounds(begun)
+        self._set_rounds(begun + longest)
+        return found
+
+    def _rounds(self) -> Counter[str]:
+        return Counter({place: cost.rounds for place, cost in self.costs.items()})
+
+    def _set_rounds(self, rounds: Counter[str]) -> None:
+        for place, cost in self.costs.items():
+            cost.rounds = rounds[place]
 
     def count_exchanges(self, exchanges: Exchanges) -> None:
         """Count what two holders exchange: bytes of the first's message and of the second's, headers included."""

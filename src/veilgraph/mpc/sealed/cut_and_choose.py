@@ -121,16 +121,14 @@ class _CheckedLink(Wrapper):
 
     def __init__(self, link: Link, dealer: PartyId, digests: Tensor) -> None:
         super().__init__(link)
-        self._dealer, self._digests = dealer, iter(digests)
+        self._dealer, self._digests = dealer, {digest.numpy().tobytes() for digest in digests}
 
     @override
     def receive(self, sender: PartyId, tag: Tag) -> Tensor:
         """Receive a message; ``ProtocolError``: it is the dealer's, and not what it has committed to."""
         tensor = super().receive(sender, tag)
-        if sender == self._dealer:
-            committed = next(self._digests, None)
-            if committed is None or not torch.equal(committed, _digest_of(tag, tensor)[0]):
-                raise _dealer_fault(sender, f"{tag} is not what it had committed to")
+        if sender == self._dealer and _digest_of(tag, tensor).numpy().tobytes() not in self._digests:
+            raise _dealer_fault(sender, f"{tag} is not what it had committed to")
         return tensor
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 import torch
@@ -12,11 +12,13 @@ from torch import Tensor
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.mpc.ring import matmul
+from veilgraph.mpc.sealed.comparison import SHORT_BITS
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, concatenate
 
 BITS: Final = 18  # fractional bits of columns and activations
 ERROR_BITS: Final = 20  # of probabilities, and of errors that go back
+WHOLE_BITS: Final = SHORT_BITS - BITS  # above the point, of columns and activations that are compared
 FINE_BITS: Final = 24  # of reciprocal degrees: those of hubs are small
 _QUARTER_BITS: Final = 36
 MOST_CLASSES: Final = 512
@@ -64,8 +66,8 @@ def multiply_open(machine: Machine, left: Wire, right: Wire, bits: int = ERROR_B
 
 
 def relu(machine: Machine, wire: Wire) -> tuple[Wire, Bit]:
-    """Return max(x, 0), and the bits x ≥ 0 for the gradient. Four rounds."""
-    positive = ~machine.negative(wire)
+    """Return max(x, 0), and the bits x ≥ 0 for the gradient. Three rounds."""
+    positive = ~machine.negative(wire, WHOLE_BITS)
     return machine.open(machine.gate(positive, wire)), positive
 
 
@@ -80,20 +82,20 @@ def row_max(machine: Machine, wire: Wire) -> Wire:
 
 
 def argmax(machine: Machine, wire: Wire) -> Wire:
-    """Return the argmax of every row, the first of equal ones: [T, C] → [T, 1], whole numbers."""
+    """Return the argmax of every row, the first of equal ones: [T, C] → [T, 1], whole numbers.
+
+    Three rounds for each halving of C. Differences of two entries are below 2^``WHOLE_BITS``.
+    """
+    whole_bits = WHOLE_BITS + wire.bits
     places = machine.constant(torch.arange(wire.shape[1]).expand(wire.shape))
-    while wire.shape[1] > 1:
-        half = wire.shape[1] // 2
-        left, right = wire[:, 0 : 2 * half : 2], wire[:, 1 : 2 * half : 2]
-        places_left, places_right = places[:, 0 : 2 * half : 2], places[:, 1 : 2 * half : 2]
-        first = ~machine.negative(left - right)
-        found = machine.open(machine.choose(first, left, right))
-        found_places = machine.open(machine.choose(first, places_left, places_right))
-        if wire.shape[1] % 2:
-            found = concatenate([found, wire[:, 2 * half :]], 1)
-            found_places = concatenate([found_places, places[:, 2 * half :]], 1)
-        wire, places = found, found_places
-    return places
+    both = concatenate([wire.halved(-wire.bits)[None], places[None]])  # whole numbers, to be opened together
+    while both.shape[2] > 1:
+        half = both.shape[2] // 2
+        left, right, rest = both[:, :, 0 : 2 * half : 2], both[:, :, 1 : 2 * half : 2], both[:, :, 2 * half :]
+        first = ~machine.negative(left[0] - right[0], whole_bits)
+        found = machine.open(machine.choose(first.map(partial(torch.broadcast_to, size=left.shape)), left, right))
+        both = concatenate([found, rest], 2)
+    return both[1]
 
 
 def one_hot_of_largest(machine: Machine, wire: Wire) -> Summands:
@@ -108,25 +110,24 @@ def one_hot_of_largest(machine: Machine, wire: Wire) -> Summands:
     return machine.value(~machine.negative(below))
 
 
-def clipped(machine: Machine, wire: Wire, most: int) -> Wire:
-    """Clip entries to −``most`` … ``most``. Four rounds."""
-    beyond = concatenate([wire.plus(-most)[None], (-wire).plus(-most)[None]])
-    over = machine.gate(~machine.negative(beyond), beyond)
-    return machine.open(machine.split(wire) - over[0] + over[1])
-
-
-def logistic(machine: Machine, wire: Wire) -> Wire:
-    """1/(1 + e^−x) with ``ERROR_BITS``, of x clipped to ±``_CLIPPED``. Six rounds.
+def logistic(machine: Machine, wire: Wire) -> Summands:
+    """1/(1 + e^−x) with ``ERROR_BITS``, and 0 or 1 of x beyond ±``_CLIPPED``. Two rounds.
 
     Less ½ it is a sum of sines: that of the periodic function that rises as it does around 0, P, 2P, …, and falls as
-    it rises around P/2, 3P/2, …, as these are far from what is clipped.
+    it rises around P/2, 3P/2, …, as these are far from ±``_CLIPPED``.
     """
-    found = machine.sines(clipped(machine, wire, _CLIPPED), _PERIOD_BITS, SINES)
-    return machine.open(found, found.bits - ERROR_BITS).plus(0.5)
+    waves = machine.sines(wire, _PERIOD_BITS, SINES)
+    beyond = concatenate([wire.plus(-_CLIPPED)[None], (-wire).plus(-_CLIPPED)[None]])
+    found, within = machine.both(
+        lambda: machine.open(waves, waves.bits - ERROR_BITS), lambda: machine.negative(beyond, WHOLE_BITS)
+    )
+    rest = concatenate([(-found).plus(0.5)[None], (-found).plus(-0.5)[None]])
+    clipped = machine.gate(~within, rest)
+    return machine.split(found.plus(0.5)) + clipped[0] + clipped[1]
 
 
-def class_probabilities(machine: Machine, logits: Wire) -> Wire:
-    """Probability of each class against all others: [T, C] → [T, C] with ``ERROR_BITS``. Six rounds.
+def class_probabilities(machine: Machine, logits: Wire) -> Summands:
+    """Probability of each class against all others: [T, C] → [T, C] with ``ERROR_BITS``. Two rounds.
 
     Of two classes these are softmax's. Of more, each is σ(l_c − log(C − 1)): equal logits are equal probabilities, and
     they need not add up to 1.
@@ -135,7 +136,8 @@ def class_probabilities(machine: Machine, logits: Wire) -> Wire:
     if classes != 2:
         return logistic(machine, logits.plus(-math.log(max(classes - 1, 1))))
     second = logistic(machine, logits[:, 1:] - logits[:, :1])
-    return concatenate([(-second).plus(1.0), second], 1)
+    one = torch.tensor([1 << second.bits, 0]).expand(logits.shape)
+    return second.map(lambda part: torch.cat([-part, part], 1)) + machine.split(machine.constant(one, second.bits))
 
 
 def inverse_root(machine: Machine, degrees: Summands, most: int, bits: int = FINE_BITS) -> Wire:
@@ -147,7 +149,7 @@ def inverse_root(machine: Machine, degrees: Summands, most: int, bits: int = FIN
     degree = machine.open(degrees)
     powers = [4**k for k in range(1, math.ceil(math.log(max(most, 4), 4)) + 1)]
     apart = concatenate([degree.plus(-power)[None] for power in powers])
-    reached = machine.value(~machine.negative(apart))
+    reached = machine.value(~machine.negative(apart, SHORT_BITS - apart.bits))
     half, quarter = _inverse_power(machine, reached, 2, bits), _inverse_power(machine, reached, 4, _QUARTER_BITS)
     scaled = multiply_open(machine, degree, quarter, ERROR_BITS)
     line = scaled.scaled(-_LINE[1], ERROR_BITS)

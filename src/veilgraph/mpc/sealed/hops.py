@@ -147,9 +147,11 @@ class Hide(Operation[HiddenGraph]):
         if holder.party == self.owner:
             graph, told = self._own(holder.drawn(self._forms))
             broadcast(holder.link, holder.others, tag, told)
+            holder.turn()
             return graph
         size = (sum(self._lengths),)
         if holder.dealer != self.owner:
+            holder.turn()
             return self._relative(receive_as(holder.link, self.owner, tag, size, torch.int64))
         if holder.leads:
             return self._random(holder.drawn(self._forms))
@@ -262,9 +264,12 @@ class Hop(Operation[Summands]):
             return [(holders[:1], (graph.owner,), 2 * size), (holders[1:2], (graph.owner,), copies * size)]
 
         portions = [list(chain(*(sent(*part) for part in portion))) for portion in self._portions]
-        # An owner waits for others' portions before it sends its own.
-        waits = len({graph.owner for graph in self.graphs}) > 1
-        return portions if waits else [list(chain(*portions))]
+        return portions if self._owners_wait else [list(chain(*portions))]
+
+    @property
+    def _owners_wait(self) -> bool:
+        """Whether an owner waits for others' rows before it sends its next ones."""
+        return len({graph.owner for graph in self.graphs}) > 1
 
     @override
     def hold(self, holder: Holder) -> Summands:
@@ -278,19 +283,22 @@ class Hop(Operation[Summands]):
         if holder.leads:
             total += ((1 - dealers) << self.weight_bits) * public
         self._add_sums(total, public)
-        for portion in self._portions:
+        for place, portion in enumerate(self._portions):
             parts = [(holder.next(Kind.MASKED_ROWS), *part) for part in portion]
             # What others wait for goes out before anything is waited for.
-            for tag, graph, columns in sorted(parts, key=lambda part: part[1].owner == holder.party):
+            for tag, graph, columns in parts:
                 form = self._form(graph, columns)
                 if graph.owner == holder.dealer:
                     total[:, columns] += self._share_for_dealer(holder, graph, tag, public[:, columns], form)
-                elif graph.own:
-                    total[:, columns] -= self._owners_share(holder, graph, tag, form)
-                else:
+                elif not graph.own:
                     masked, share = _masked_rows(graph, holder.drawn([form] * self._draws))
                     holder.link.send(graph.owner, tag, masked)
                     total[:, columns] -= share
+            if self._owners_wait or not place:
+                holder.turn()
+            for tag, graph, columns in parts:
+                if graph.own:
+                    total[:, columns] -= self._owners_share(holder, graph, tag, self._form(graph, columns))
         return Summands(total, self.wire.bits + self.weight_bits)
 
     @property

@@ -8,11 +8,13 @@ and the counter's on nothing but shapes. Where a holder deals, the others comput
 from __future__ import annotations
 
 import math
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,6 +37,7 @@ from veilgraph.mpc.sealed.correlations import (
     sum_parts,
 )
 from veilgraph.mpc.sealed.hops import HiddenGraph, Hide, Hop
+from veilgraph.mpc.sealed.lanes import Turns
 from veilgraph.mpc.sealed.opening import Open
 from veilgraph.mpc.sealed.picks import Pick
 from veilgraph.mpc.sealed.sines import SUM_BITS, odd_multiples, share_of_sum
@@ -50,6 +53,9 @@ from veilgraph.mpc.sealed.wire import (
     to_float64,
 )
 from veilgraph.privacy.geometric import two_sided
+
+Value = TypeVar("Value")
+Other = TypeVar("Other")
 
 _LEAST_COMPUTING: Final = 2  # beside a holder that deals
 COMPARED_AT_ONCE: Final = 1 << 20  # entries: for each, holders have more than 60 bytes in hand
@@ -102,11 +108,13 @@ class Machine(ABC):
                 (mask,) = holder.drawn(forms)
                 return Wire(holder.told(tag, size), mask, bits)
             if holder.party != owner:
+                holder.turn()
                 public = receive_as(holder.link, owner, tag, size, torch.int64)
                 return Wire(public, torch.zeros((), dtype=torch.int64).expand(size), bits, owner)
             (mask,) = holder.drawn(forms)
             public = encoded(owner, values, size, bits) + mask
             broadcast(holder.link, holder.others, tag, public)
+            holder.turn()
             return Wire(public, mask, bits, owner)
 
         def deal(dealer: Dealer) -> Wire:
@@ -272,14 +280,28 @@ class Machine(ABC):
             raise ValueError(f"bits={summands.bits}: noise is whole numbers, so bits must be 0; give whole numbers")
         return replace(summands, part=summands.part + two_sided(summands.shape, epsilon, self.noise))
 
-    def negative(self, wire: Wire) -> Bit:
-        """Whether each entry of a wire of Z_2^64 is below zero. Three rounds for each ``COMPARED_AT_ONCE`` entries."""
+    def negative(self, wire: Wire, whole_bits: int | None = None) -> Bit:
+        """Whether each entry of a wire of Z_2^64 is below zero. Three rounds; with ``whole_bits`` n two.
+
+        Every entry is then below 2^n in magnitude, or what is said of it is wrong; one between zero and −2^(n − 36)
+        may count as not below zero. With ``whole_bits`` and fractional bits up to 36 together that is no entry.
+        Rounds are of ``COMPARED_AT_ONCE`` entries each.
+        """
         slices = row_slices(wire.shape, COMPARED_AT_ONCE)
         if len(slices) == 1:
-            return self.run(Negative(wire))
-        bits = [self.run(Negative(wire[rows])) for rows in slices]
+            return self.run(Negative(wire, whole_bits))
+        bits = [self.run(Negative(wire[rows], whole_bits)) for rows in slices]
         publics = [bit.public for bit in bits if bit.public is not None]
         return Bit(torch.cat(publics) if publics else None, torch.cat([bit.mask for bit in bits]))
+
+    def abreast(self, parts: Sequence[Callable[[], Value]]) -> list[Value]:
+        """Run parts of the program that do not wait for one another, in the rounds of the longest."""
+        return [part() for part in parts]
+
+    def both(self, one: Callable[[], Value], other: Callable[[], Other]) -> tuple[Value, Other]:
+        """Run two parts ``abreast``."""
+        found: list[Any] = self.abreast([one, other])
+        return found[0], found[1]
 
     def value(self, bit: Bit) -> Summands:
         """Turn a bit into summands of 0 or 1: Λ + (1 − 2Λ)·λ. No message."""
@@ -355,9 +377,12 @@ class Machine(ABC):
             if to == holder.dealer:  # which knows the mask
                 if holder.leads:
                     holder.link.send(to, tag, wire.known.contiguous())
+                holder.turn()
                 return None
             if holder.party != to:
                 holder.link.send(to, tag, wire.mask.contiguous())
+            holder.turn()
+            if holder.party != to:
                 return None
             shares = gather(holder.link, holder.others, tag, wire.shape, wire.mask.dtype)
             return to_float64(wire.known - wire.mask - sum_parts(shares.values())) * 2.0**-wire.bits
@@ -389,11 +414,32 @@ class HolderMachine(Machine):
         secrets: SecretSource = system_secrets,
     ) -> None:
         super().__init__(holders, link.party, dealer)
-        self._holder = Holder(link, self.computing, dealer, secrets, shares_stream=dealer in self.holders)
+        self._first = Holder(link, self.computing, dealer, secrets, shares_stream=dealer in self.holders)
+        self._lane = threading.local()
+
+    @property
+    def _holder(self) -> Holder:
+        """The end of the part of the program that this thread runs."""
+        found: Holder = getattr(self._lane, "holder", self._first)
+        return found
 
     @override
     def run(self, operation: Operation[Result]) -> Result:
         return operation.hold(self._holder)
+
+    @override
+    def abreast(self, parts: Sequence[Callable[[], Value]]) -> list[Value]:
+        here = self._holder
+        lanes, turns = here.fork(len(parts)), Turns(len(parts), here.turn)
+
+        def one(place: int, part: Callable[[], Value]) -> Value:
+            self._lane.holder = lanes[place]
+            self._holder.turn = partial(turns.pass_on, place)
+            return part()
+
+        found = turns.run([partial(one, *each) for each in enumerate(parts)])
+        here.join(lanes)
+        return found
 
 
 class DealerMachine(Machine):
@@ -404,11 +450,37 @@ class DealerMachine(Machine):
 
     def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
         super().__init__(holders, link.party, link.party)
-        self.dealing, self.noise = LinkedDealer(link, self.computing, secrets), secrets
+        self._first, self.noise = LinkedDealer(link, self.computing, secrets), secrets
+        self._lane = threading.local()
+
+    @property
+    def dealing(self) -> LinkedDealer:
+        """The end of the part of the program that this thread runs."""
+        found: LinkedDealer = getattr(self._lane, "dealing", self._first)
+        return found
 
     @override
     def run(self, operation: Operation[Result]) -> Result:
-        return operation.deal(self.dealing)
+        """Deal for an operation, and then take as many turns as the holders do, so that all deal in one order."""
+        dealing = self.dealing
+        found = operation.deal(dealing)
+        for _ in operation.rounds(self.computing):
+            dealing.turn()
+        return found
+
+    @override
+    def abreast(self, parts: Sequence[Callable[[], Value]]) -> list[Value]:
+        here = self.dealing
+        lanes, turns = here.fork(len(parts)), Turns(len(parts), here.turn)
+
+        def one(place: int, part: Callable[[], Value]) -> Value:
+            self._lane.dealing = lanes[place]
+            self.dealing.turn = partial(turns.pass_on, place)
+            return part()
+
+        found = turns.run([partial(one, *each) for each in enumerate(parts)])
+        here.join(lanes)
+        return found
 
 
 class PlainMachine(Machine):

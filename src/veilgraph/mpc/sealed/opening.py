@@ -16,7 +16,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.types import NOBODY, Kind, PartyId, Tag
-from veilgraph.link.collectives import exchange
 from veilgraph.mpc import bits as planes
 from veilgraph.mpc.sealed.correlations import Dealer, Form, Holder, Operation, Round, size_of, sum_parts
 from veilgraph.mpc.sealed.wire import DTYPES, Ring, Summands, Wire, plain_wire
@@ -91,7 +90,7 @@ class Open(Operation[Wire]):
         if not self.wraps:
             return share
         sent = planes.to_plane(summand >= 0) ^ random[0]
-        (received,) = exchange(holder.link, holder.others, Tag(Kind.MASKED_BITS, tag.step), sent).values()
+        (received,) = holder.exchange(Tag(Kind.MASKED_BITS, tag.step), sent).values()
         # A share of 2^(n−s)·(n₀·n₁ − 1), from e_p that both know, b_p, and a share of b₀·b₁.
         e, f, own = (self.bits_of(plane) for plane in (sent, received, random[0]))
         wraps = (1 - 2 * e) * (f * own + (1 - 2 * f) * dealt[1].to(torch.int64))

@@ -267,7 +267,8 @@ class PairMachine(Machine):
         raise ConfigError("trust=nobody: nobody draws noise that no holder knows; take trust=dealer", key="trust")
 
     @override
-    def negative(self, wire: Wire) -> Bit:
+    def negative(self, wire: Wire, whole_bits: int | None = None) -> Bit:
+        """Compare all bits: a bound on entries saves two holders no round."""
         share = self._together.arithmetic(self._together.negative(self._own(wire)))
         return Bit(torch.zeros((), dtype=torch.bool, device=share.device).expand(share.shape), share)
 

@@ -77,17 +77,22 @@ class Pick(Operation[Summands]):
         tag = holder.next(Kind.PLACEMENT)
         made = (self._for_dealer if holder.dealer == self.owner else self._for_holder)(holder, tag)
         tags = chain([tag], iter(lambda: holder.next(Kind.PLACEMENT), None))
-        return self._summands(made(next(tags), wire) for wire in self._portions)
+        found = self._summands(made(next(tags), wire) for wire in self._portions)
+        if holder.dealer == self.owner:
+            holder.turn()  # behind all that the dealer waits for
+        return found
 
     def _for_holder(self, holder: Holder, tag: Tag) -> Callable[[Tag, Wire], Tensor]:
         """Return what makes this holder's summand of a portion of rows that a holder chooses."""
         if holder.party != self.owner:
+            holder.turn()
             relative = receive_as(holder.link, self.owner, tag, (self.count,), torch.int64)
             self._check(relative)
             return lambda _, wire: -take_rows(holder.drawn([_form(wire)])[0], relative)
         rows = self.chosen()
         relative = rest_after(rows, shuffled(holder.drawn(self._order)[0]))
         broadcast(holder.link, holder.others, tag, relative)
+        holder.turn()
 
         def made(tag: Tag, wire: Wire) -> Tensor:
             (dealt,) = holder.dealt(tag, [_form(wire)])

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from veilgraph.mpc.ring import matmul
-from veilgraph.mpc.sealed.functions import row_max
+from veilgraph.mpc.sealed.comparison import SHORT_BITS
+from veilgraph.mpc.sealed.functions import WHOLE_BITS
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, concatenate
 from veilgraph.paradigms.sealed.learners import Learners
@@ -40,18 +41,27 @@ class Validation:
 
     def right(self, logits: Wire) -> Summands:
         """Count right validation nodes, or rightly ranked pairs where ``plan.ranks``: [1, 1], of logits [V, C]."""
-        if self._classes is None:
-            classes = logits.shape[1]
+        self.enter()
+        assert self._classes is not None
+        return (self._right_pairs if self._context.plan.ranks else self._right_nodes)(logits, self._classes)
+
+    def enter(self) -> None:
+        """Put in classes of validation nodes, if there are any, and which of these are apart; once a session."""
+        classes, nodes = self._context.sizes.classes, self._context.sizes.validation
+        if self._classes is None and nodes:
             self._classes = Learners(self._machine, self._context).put(
                 "judged_labels", lambda labels: one_hot(labels, classes).to(torch.int64), "validation", classes, 0
             )
-        return (self._right_pairs if self._context.plan.ranks else self._right_nodes)(logits, self._classes)
+            if self._context.plan.ranks:
+                self._apart = self._classes_apart(self._classes, min(MOST_RANKED, nodes))
 
     def _right_nodes(self, logits: Wire, classes: Wire) -> Summands:
         """Count nodes of whose logits none is above that of their class, by one-hot ``classes`` [V, C]: [1, 1]."""
-        own = self._machine.product(torch.mul, logits, classes).map(lambda part: part.sum(1, keepdim=True))
-        right = ~self._machine.negative(self._machine.open(own) - row_max(self._machine, logits))
-        return self._machine.value(right).map(lambda part: part.sum(0, keepdim=True))
+        machine = self._machine
+        own = machine.product(torch.mul, logits, classes).map(lambda part: part.sum(1, keepdim=True))
+        above = machine.value(machine.negative(machine.open(own) - logits, WHOLE_BITS))
+        count = machine.open(above.map(lambda part: part.sum(1, keepdim=True)))
+        return machine.value(machine.negative(count.plus(-1), SHORT_BITS)).map(lambda part: part.sum(0, keepdim=True))
 
     def _right_pairs(self, logits: Wire, classes: Wire) -> Summands:
         """Count pairs of nodes of two classes in which the first node has the larger logit of its class: [1, 1].
@@ -59,8 +69,7 @@ class Validation:
         Logits are taken less their mean over all classes; a tie is not right.
         """
         machine, first = self._machine, min(MOST_RANKED, logits.shape[0])
-        if self._apart is None:
-            self._apart = self._classes_apart(classes, first)
+        assert self._apart is not None
         whole = logits.times(logits.shape[1]) - logits.sum(1)
         others = machine.open(machine.product(matmul, classes[:first], whole.T))
         own_logits = machine.open(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -15,9 +16,11 @@ from typing_extensions import override
 
 from veilgraph.core.errors import RangeOverflow, RunError
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, argmax, class_probabilities, range_tests
+from veilgraph.mpc.sealed.comparison import SHORT_BITS
+from veilgraph.mpc.sealed.functions import ERROR_BITS, argmax, class_probabilities, range_tests
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, apart, concatenate, in_a_row
+from veilgraph.paradigms.sealed.abreast import Reached, are_abreast, steps_abreast
 from veilgraph.paradigms.sealed.judging import Validation, mean_where
 from veilgraph.paradigms.sealed.learners import Learners
 from veilgraph.paradigms.sealed.networks import network_of
@@ -32,6 +35,8 @@ MOST_WEIGHT: Final = 1 << 11  # products with a row of L1 norm up to 2^9 then st
 TRIAL: Final = "weight.trial"  # name of the public numbers of the trials that the saved weights are a mean of
 OUTSIDE: Final = "range.failed"  # name of the count of failed range tests in training, saved with the weights
 
+# What a step changes, and another one or a prediction goes on from.
+_STATE: Final = ("learned", "velocities", "taken", "outside", "_weights", "left", "_tests", "_untested")
 _SURE: Final = 30.0  # the logit of a class that alone is known
 _BEFORE: Final = "range.before"
 _TRAINED: Final = "learned.trial"
@@ -123,6 +128,12 @@ class SealedProgram(Program):
         self.velocities: list[Wire | None] = []
         self._begin_anew()
         self._validation = Validation(machine, context)
+        self._lanes: list[SealedProgram] = []
+        """Each trial's own program, where trials are made side by side; empty where they are made in turn."""
+        self._places = 0
+        """How many steps of every trial have been made side by side."""
+        self._reached: dict[int, Reached] = {}
+        self._told: Wire | None = None
         self._targets: tuple[Wire, Wire | None] | None = None
 
     @property
@@ -144,7 +155,8 @@ class SealedProgram(Program):
         """The trial's weights, W and U side by side, and V; asked by all parties together, for they may be computed."""
         if self._weights is None:
             summed, *more = self.learned
-            self._weights = [self.network.first(summed, self.left), *more]
+            _, counts = self._enter_targets()
+            self._weights = [self.network.first(summed, self.left, counts), *more]
             self._untested.append(self._weights[0])
         return self._weights
 
@@ -177,11 +189,13 @@ class SealedProgram(Program):
 
     def _enter_targets(self) -> tuple[Wire, Wire | None]:
         """Put in the training rows' one-hot classes [T, C] and, if weighted, loss weights [T, 1]; once a session."""
-        put, classes = Learners(self._machine, self._context).put, self._context.sizes.classes
-        targets = put("labels", partial(one_hot, size=classes), "training", classes, ERROR_BITS)
-        if not self._context.plan.weighted:
-            return targets, None
-        return targets, put("weights", lambda weights: weights[:, None], "training", 1, BITS)
+        if self._targets is None:
+            put, classes = Learners(self._machine, self._context).put, self._context.sizes.classes
+            targets, counts = put("labels", partial(one_hot, size=classes), "training", classes, ERROR_BITS), None
+            if self._context.plan.weighted:
+                counts = put("weights", lambda weights: weights[:, None], "training", 1, WEIGHT_BITS)
+            self._targets = targets, counts
+        return self._targets
 
     @override
     def shares(self) -> dict[str, Tensor]:
@@ -237,6 +251,7 @@ class SealedProgram(Program):
         ``training``: to resume training, else weights alone. The dealer has no shares saved.
         """
         self._beside, self._earlier = None, None
+        self._lanes.clear()
         if training and f"{_EARLIER}.trial" in saved:
             self._earlier = self._restore_earlier(saved, _EARLIER)
         members = self._take_saved(saved, _TRAINED if training else TRIAL)
@@ -290,14 +305,61 @@ class SealedProgram(Program):
         """Make one step of SGD with momentum; ``number`` counts from 0 over all trials.
 
         ``best`` are the ``shares`` of the best step so far. Where columns are standardised, a new trial's steps are
-        judged beside it.
+        judged beside it. Else steps of all trials may be made side by side: those of later ones are ready when the job
+        comes to them.
         """
-        machine = self._machine
-        if self._targets is None:
-            self._targets = self._enter_targets()
+        plan = self._context.plan
+        if not number and are_abreast(self._context):
+            self._enter_targets()
+            self._validation.enter()
+            self.network.scale()
+            self._lanes = [self._lane(trial) for trial in range(len(plan.trials))]
+        self._told = None
+        if self._lanes:
+            self._step_abreast(number)
+        else:
+            self._step(number, best)
+        if number + 1 == plan.steps:
+            self.network.finish(self.weights)
+            if self.network.tests:
+                self.outside = self._machine.open(self._failed_tests())
+
+    def _lane(self, trial: int) -> SealedProgram:
+        """Return a program of one trial alone, at its start, on the same rows."""
+        lane = copy(self)
+        lane.network, lane._untested, lane._tests = self.network.anew(), [], []
+        lane._switch_to(trial)
+        lane._begin_anew()
+        return lane
+
+    def _step_abreast(self, number: int) -> None:
+        """Take the state after step ``number``; unless it is there, make the step, and those of other trials."""
+        plan = self._context.plan
+        place = plan.place_of(number)
+        if place == self._places:
+            self._places += 1
+            numbers = steps_abreast(plan, place)
+            advances = [partial(self._lanes[plan.trial_of(each)]._advance, each) for each in numbers]
+            self._reached |= dict(zip(numbers, self._machine.abreast(advances), strict=True))
+        reached = self._reached.pop(number)
+        self._switch_to(plan.trial_of(number))
+        self._told = reached.told
+        for name, value in reached.state.items():
+            setattr(self, name, value)
+
+    def _advance(self, number: int) -> Reached:
+        """Make a step, and judge it where that is due."""
+        self._step(number)
+        found = {name: getattr(self, name) for name in _STATE}
+        state = {name: list(value) if isinstance(value, list) else value for name, value in found.items()}
+        is_judged = self._context.sizes.validation and self._context.plan.is_kept(number + 1)
+        return Reached(state, self._judge(number + 1) if is_judged else None)
+
+    def _step(self, number: int, best: Mapping[str, Tensor] = MappingProxyType({})) -> None:
+        machine, plan = self._machine, self._context.plan
+        targets, row_weights = self._enter_targets()
         self.network.arrive(number)
         machine.at(f"step {number}")
-        plan = self._context.plan
         trial = plan.trial_of(number)
         if not number or trial != plan.trial_of(number - 1):
             beside = number and best and plan.standard  # of words no mean was ever better: Cora, CiteSeer, PubMed
@@ -305,9 +367,8 @@ class SealedProgram(Program):
             self._switch_to(trial)
             self._begin_anew()
         wanted, taken = self._wanted(number), plan.place_of(number)
-        targets, row_weights = self._targets
-        passed = self.network.forward(self.learned, wanted, self._left_after(taken))
-        error = class_probabilities(machine, passed.logits) - targets[wanted]
+        passed = self.network.forward(self.learned, wanted, self._left_after(taken), row_weights)
+        error = class_probabilities(machine, passed.logits) - machine.split(targets[wanted])
         if row_weights is not None and wanted != slice(0, row_weights.shape[0]):
             row_weights = row_weights[wanted]  # else the same wire at every step, as products by it are made ahead
         self._update(self.network.backward(self.learned, passed, error, row_weights))
@@ -316,8 +377,6 @@ class SealedProgram(Program):
         self._test_ranges(updated=True)
         if plan.is_kept(number + 1):
             _ = self.weights  # made now, for whoever keeps them sends nothing
-            if number + 1 == plan.steps:
-                self.network.finish(self.weights)
         if plan.is_tested(number + 1):
             self.outside = machine.open(self._failed_tests())
 
@@ -380,7 +439,7 @@ class SealedProgram(Program):
     def check_range(self, outside: Wire) -> None:
         """Open one bit to every holder, whether the count ``outside`` [1] is above 0; if so raise ``RangeOverflow``."""
         machine = self._machine
-        bit = machine.open(machine.value(machine.negative(-outside)))
+        bit = machine.open(machine.value(machine.negative(-outside, SHORT_BITS)))
         told = [machine.reveal(bit, holder) for holder in machine.holders]  # all learn it before any of them ends
         if any(float(each) > 0 for each in told if each is not None):
             rate = self.network.trial.learning_rate
@@ -402,14 +461,24 @@ class SealedProgram(Program):
         when its trial began, whichever has more right; that one is then ``taken``. Nothing else is opened: neither
         which of the two it is, nor which nodes are judged or right.
         """
+        machine, learners = self._machine, self._context.learners
+        machine.at(f"score {number}")
+        told = self._judge(number) if self._told is None else self._told
+        if self._context.plan.ranks and len(learners) > 1:
+            told = concatenate([told, self._validation.pairs], 1)
+        found = [machine.reveal(told, holder) for holder in learners]
+        return next((each for each in found if each is not None), None)
+
+    def _judge(self, number: int) -> Wire:
+        """Compute what ``score`` reveals of step ``number``, from 1: [1, 1]."""
         machine, trial = self._machine, self.trial
         machine.at(f"score {number}")
         beside = None if self._earlier is None else self._beside or self._judged_beside(self._earlier)
-        logits = self.network.judged(self.weights, self.learned, self.left)
+        logits = self.network.judged(self.weights, self.learned, self.left, self._enter_targets()[1])
         right = machine.open(self._validation.right(logits))
         if self._earlier is not None and beside is not None:
             mean = machine.open(machine.gate(beside[1], machine.open(self._validation.right(logits + beside[0]))))
-            better = machine.negative(right - mean)
+            better = machine.negative(right - mean, SHORT_BITS)
             right = machine.open(machine.split(right) + machine.gate(better, mean - right))
             members, plan = (*self._earlier.members, trial), self._context.plan
             both = (plan.mean_of(self._earlier.members), self._earlier.weights), (self.network.trial, self.weights)
@@ -418,14 +487,10 @@ class SealedProgram(Program):
             self._switch_to(trial)
         # A step that has left the range counts as none right, or its number could make it the best one.
         inside = self._is_in_range(machine.open(self._failed_tests()))
-        told = machine.open(machine.gate(inside, right))
-        if self._context.plan.ranks and len(self._context.learners) > 1:
-            told = concatenate([told, self._validation.pairs], 1)
-        found = [machine.reveal(told, holder) for holder in self._context.learners]
-        return next((each for each in found if each is not None), None)
+        return machine.open(machine.gate(inside, right))
 
     def _is_in_range(self, outside: Wire) -> Bit:
-        return ~self._machine.negative(-outside[:, None])
+        return ~self._machine.negative(-outside[:, None], SHORT_BITS)
 
     def _judged_beside(self, earlier: BestBefore) -> tuple[Wire, Bit]:
         """Logits [V, C] of the earlier network, and whether all its range tests passed; once a trial."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Final
 
 import torch
@@ -43,8 +44,7 @@ def summarise(run: RunDirectory, parties: Sequence[PartyId], scored: PartyId) ->
         result["privacy"] = found(LEDGER_SUMMARY)
     if alone := found(ALONE):
         result["alone"] = alone
-    steps = sorted(record["step_seconds"] for record in run.metrics())
-    result["seconds_per_step"] = steps[len(steps) // 2]
+    result["seconds_per_step"] = fmean(record["step_seconds"] for record in run.metrics())
     result["sent_bytes"] = {
         party: sum(entry["bytes"] for entry in traffic if entry["party"] == party and entry["direction"] == "sent")
         for party in parties

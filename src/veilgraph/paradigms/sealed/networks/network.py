@@ -4,15 +4,20 @@ Where training rows Z_T are few, the first weights W are not stepped: c·W_0 + Z
 Z_Tᵀ·E, so a step adds to A what it would add to W but for Z_Tᵀ, and Z_T·W = c·Z_T·W_0 + (Z_T·Z_Tᵀ)·A. What a step
 multiplies, opens and tests is then as small as the rows are few. c is public: what decay leaves of W_0. Likewise
 Z_V·W_0 and Z_V·Z_Tᵀ of validation rows, made once, may stand for hops of what W makes of all nodes in each evaluation.
+
+Where rows of length 1 count differently in the loss, Z_Tᵀ·G·A stands for Z_Tᵀ·A, with what each counts on the diagonal
+of G: every row of A then changes by its own error, and nothing is multiplied by G in a step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial, reduce
 from hashlib import sha256
 from operator import add
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -22,7 +27,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed.functions import BITS, multiply_open, relu
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, concatenate, joined, row_slices
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, apart, concatenate, in_a_row, joined, row_slices
 from veilgraph.paradigms.sealed.networks.rows import Rows
 from veilgraph.paradigms.sealed.plan import Context, Trial, hops_of, is_near
 
@@ -51,6 +56,12 @@ class Network(Rows):
         self._of_trial: dict[Trial, tuple[Wire, Wire]] = {}
         self._products: dict[tuple[Trial, bool], tuple[Wire, Wire]] = {}
 
+    def anew(self) -> Self:
+        """Return a network on the same rows that has computed nothing else yet."""
+        found = copy(self)
+        found.tests, found._of_trial, found._products = [], {}, {}
+        return found
+
     @property
     def width(self) -> int:
         """Outputs of the first weights: C logits and the trial's hidden units."""
@@ -67,6 +78,11 @@ class Network(Rows):
     def sums_rows(self) -> bool:
         """``sums_rows_of`` the trial."""
         return self.sums_rows_of(self.trial)
+
+    @property
+    def _weighs_products(self) -> bool:
+        """Whether products of rows are multiplied by what these count; those of standardised columns are large."""
+        return self.sums_rows and not self.context.plan.standard
 
     @property
     def learned_shapes(self) -> list[tuple[int, int]]:
@@ -122,15 +138,19 @@ class Network(Rows):
             *(glorot(*shape) for shape in second),
         ]
 
-    def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> ForwardState:
-        """Compute logits of the ``wanted`` training rows, from what steps change; ``left``: c of ``sums_rows_of``."""
+    def forward(self, learned: Sequence[Wire], wanted: slice, left: float, counts: Wire | None = None) -> ForwardState:
+        """Compute logits of the ``wanted`` training rows, from what steps change; ``left``: c of ``sums_rows_of``.
+
+        ``counts``: what each training row counts, [T, 1], the same in all steps; None: 1.
+        """
         rows = self._trial_rows()[wanted]
-        dropped = self._left(len(rows.mask))
-        if not self.sums_rows:
-            return self._head(learned, rows, self.linear(rows, learned[0]), dropped)
-        made = self._made_of_products(*self._row_products(judged=False), learned[0], left)
+        if self.sums_rows:
+            made = self._made_of_products(*self._row_products(counts, judged=False), learned[0], left)
+        else:
+            made = self.machine.product(matmul, rows, learned[0])
         # Nothing is multiplied by logits themselves, so they need not be cut.
-        return self._head(learned, rows, self.opened(made, BITS if self.trial.deep else made.bits), dropped)
+        opened = self.opened(made, BITS if self.trial.deep else made.bits)
+        return self._head(learned, rows, opened, self._left(len(rows.mask)), cuts=False)
 
     def _left(self, rows: int) -> Tensor | int:
         """Public dropout factors of a step's hidden units, int64 [rows, hidden], 0 or 2; 1 if the trial drops none."""
@@ -141,8 +161,8 @@ class Network(Rows):
         generator = torch.Generator().manual_seed(int.from_bytes(drawn[:7], "big"))
         return 2 * torch.randint(0, 2, (rows, plan.hidden * self.trial.deep), generator=generator)
 
-    def _row_products(self, *, judged: bool) -> tuple[Wire, Wire]:
-        """Multiply training rows, or all ``judged`` ones, by W_0 and Z_Tᵀ/2^s, once a trial: [T or V, width], [·, T].
+    def _row_products(self, counts: Wire | None, *, judged: bool) -> tuple[Wire, Wire]:
+        """Multiply training rows, or all ``judged`` ones, by W_0 and Z_Tᵀ·G/2^s, once a trial: [T or V, width], [·, T].
 
         W_0 is divided by 2^s likewise. Its columns of classes are zero, and not multiplied.
         """
@@ -152,33 +172,41 @@ class Network(Rows):
             both = concatenate([begun[:, classes:], rows.T], 1).halved(self.row_shift(self.trial))
             made = self._picked(self.effective(both)) if judged else self.linear(rows, both)
             hidden = self.width - classes
+            products = made[:, hidden:]  # the same wire at every step, as products by it are made ahead
+            if counts is not None and self._weighs_products:
+                products = self.opened(self.machine.product(torch.mul, products, counts.T))
             self._products = {key: of for key, of in self._products.items() if key[0] == self.trial}
-            self._products[self.trial, judged] = (
-                made[:, :hidden].map(partial(pad, pad=(classes, 0))),
-                made[:, hidden:],  # the same wire at every step, as products by it are made ahead
-            )
+            self._products[self.trial, judged] = made[:, :hidden].map(partial(pad, pad=(classes, 0))), products
         return self._products[self.trial, judged]
 
     def _made_of_products(self, begun: Wire, products: Wire, learned: Wire, left: float) -> Summands:
-        """Multiply rows by c·W_0 + Z_Tᵀ·A, of A ``learned`` and c ``left``, given their ``_row_products``."""
+        """Multiply rows by c·W_0 + Z_Tᵀ·G·A, of A ``learned`` and c ``left``, given their ``_row_products``."""
         made = self.machine.product(matmul, products, learned)
         return (made + self.machine.split(begun).scaled(left, learned.bits)).halved(-self.row_shift(self.trial))
 
-    def first(self, learned: Wire, left: float) -> Wire:
-        """Compute the first weights c·W_0 + Z_Tᵀ·A, of A ``learned`` and c ``left``; the caller tests their range."""
+    def first(self, learned: Wire, left: float, counts: Wire | None) -> Wire:
+        """Compute the first weights c·W_0 + Z_Tᵀ·G·A, of A ``learned`` and c ``left``; the caller tests their range."""
         begun = self.machine.split(self.machine.constant(self.initial(learned.bits)[0], learned.bits))
+        if counts is not None and self._weighs_products:
+            learned = multiply_open(self.machine, learned, counts, learned.bits)
         total = self.machine.product(transposed_matmul, self._training_rows(), learned) + begun.scaled(left, BITS)
         return self.machine.open(total, total.bits - learned.bits)
 
-    def judged(self, weights: Sequence[Wire], learned: Sequence[Wire] | None = None, left: float = 1.0) -> Wire:
+    def judged(
+        self,
+        weights: Sequence[Wire],
+        learned: Sequence[Wire] | None = None,
+        left: float = 1.0,
+        counts: Wire | None = None,
+    ) -> Wire:
         """Compute logits of the validation nodes that steps are judged by: [V, C].
 
-        ``learned`` is what steps have changed into these ``weights``, with c ``left``; None: not known.
+        ``learned`` is what steps have changed into these ``weights``, with c ``left`` and ``counts``; None: not known.
         """
         if self.propagates_columns:
             return self._logits(weights, self._trial_rows()[self.context.sizes.training :]).logits
         if learned is not None and self.judges_by_rows(self.trial):
-            begun, products = self._row_products(judged=True)
+            begun, products = self._row_products(counts, judged=True)
             made = self._made_of_products(begun, products, learned[0], left)
             return self._head(weights, products, self.opened(made)).logits
         first = self.effective(weights[0])
@@ -193,33 +221,50 @@ class Network(Rows):
     def _logits(self, weights: Sequence[Wire], rows: Wire) -> ForwardState:
         return self._head(weights, rows, self.linear(rows, weights[0]))
 
-    def _head(self, weights: Sequence[Wire], rows: Wire, made: Wire, left: Tensor | int = 1) -> ForwardState:
-        """Compute logits from ``made``, the rows times the first weights, through the hidden layer if there is one."""
+    def _head(
+        self, weights: Sequence[Wire], rows: Wire, made: Wire, left: Tensor | int = 1, *, cuts: bool = True
+    ) -> ForwardState:
+        """Compute logits from ``made``, the rows times the first weights, through the hidden layer if there is one.
+
+        ``cuts``: whether those of a hidden layer are cut to the bits of the others.
+        """
         if not self.trial.deep:
             return ForwardState(rows, made, None)
         classes = self.context.sizes.classes
         units, gate = relu(self.machine, made[:, classes:])
         hidden = units.times(left)
-        return ForwardState(rows, made[:, :classes] + self.linear(hidden, weights[1]), (hidden, gate), left)
+        through = self.machine.product(matmul, hidden, weights[1])
+        logits = self.machine.split(made[:, :classes]).scaled(1.0, weights[1].bits) + through
+        opened = self.opened(logits, BITS if cuts else logits.bits)
+        return ForwardState(rows, opened, (hidden, gate), left)
 
     def backward(
-        self, weights: Sequence[Wire], passed: ForwardState, error: Wire, counts: Wire | None = None
+        self, weights: Sequence[Wire], passed: ForwardState, error: Summands, counts: Wire | None = None
     ) -> list[Summands]:
-        """Gradients of what steps change, from ``error``, the gradient of the logits [B, C].
+        """Gradients of what steps change, from ``error``, that of the logits [B, C] if each row counts 1.
 
         ``counts``: what each row counts, [B, 1]; None: 1.
         """
-        if counts is not None:
-            if self.sums_rows and passed.hidden is None:
-                return [self.machine.product(torch.mul, error, counts)]
-            error = multiply_open(self.machine, error, counts)
+        machine, rows = self.machine, passed.rows
+        if passed.hidden is None and self.sums_rows and (counts is None or self._weighs_products):
+            return [error.scaled(1.0, rows.bits)]
+        opened = machine.open(error)
+        if counts is not None and not self._weighs_products:
+            opened, counts = multiply_open(machine, opened, counts), None
         if passed.hidden is None:
-            return [self._first_gradient(passed.rows, error)]
+            return [self._first_gradient(rows, opened)]
         hidden, gate = passed.hidden
-        back = self.opened(self.machine.product(matmul, error, weights[1].T), error.bits)
-        through = self.machine.open(self.machine.gate(gate, back)).times(passed.left)
-        both = concatenate([error, through], 1)
-        return [self._first_gradient(passed.rows, both), self.machine.product(transposed_matmul, hidden, error)]
+        parts = [machine.product(matmul, opened, weights[1].T)]
+        if counts is not None:
+            parts.append(machine.product(torch.mul, opened, counts))
+        back, *counted = apart(self.opened(in_a_row(parts), error.bits), [part.shape for part in parts])
+        through = machine.gate(gate, back).times(passed.left)
+        if self.sums_rows:
+            both = Summands(torch.cat([machine.split(opened).part, through.part], 1), error.bits)
+            first = both.scaled(1.0, rows.bits)
+        else:
+            first = self._first_gradient(rows, concatenate([opened, machine.open(through)], 1))
+        return [first, machine.product(transposed_matmul, hidden, (*counted, opened)[0])]
 
     def _first_gradient(self, rows: Wire, error: Wire) -> Summands:
         if self.sums_rows:
@@ -268,11 +313,15 @@ class Network(Rows):
                         moved.append(self.spread(relation, hops_of(block), made))
                 start += self._moved_width(block)
         moved += self._hop_by_hop(near)
-        for rows in row_slices((self.context.sizes.nodes, first.shape[1])):
+        for rows in self._node_slices(first.shape[1]):
             total = self.machine.split(first[:1]).scaled(1.0, BITS).map(partial(_repeat, rows.stop - rows.start))
             for columns, start in alone:
                 total = total + self._sum_products([_taken(part, rows) for part in columns], first, start)
             yield reduce(add, [self.opened(total), *(_taken(part, rows) for part in moved)])
+
+    def _node_slices(self, columns: int) -> list[slice]:
+        """Slices of nodes whose rows are multiplied together, by so many columns."""
+        return row_slices((self.context.sizes.nodes, columns))
 
     def _sum_products(self, columns: Sequence[Wire], weight: Wire, start: int) -> Summands:
         """Σ_i X_i·W_i, where W_i are consecutive rows of ``weight`` from ``start`` on."""

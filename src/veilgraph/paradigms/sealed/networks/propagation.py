@@ -188,8 +188,7 @@ class Propagation:
         width = together.stop
         if not more:
             columns = [concatenate(columns, 1)]
-        if teleport not in self._scaling:
-            self._scaling[teleport] = self._scales(teleport)
+        self.scale(teleport)
         ways = [True] if transposed and self._context.plan.directed else self._ways
         scales = self._scaling[teleport]
         ring: Ring = 32 if narrow else 64
@@ -256,10 +255,15 @@ class Propagation:
                 scaled = scaled + back
         return machine.open(scaled, FINE_BITS)
 
+    def scale(self, teleport: float) -> None:
+        """Compute the factors of rows with this α, unless they are there; once a session."""
+        if teleport not in self._scaling:
+            self._scaling[teleport] = self._scales(teleport)
+
     def _scales(self, teleport: float) -> tuple[Wire, Wire, Wire, Wire]:
         """Factors [N, 1] of rows before the first hop, between hops, after the last, and of x where α brings it back.
 
-        Once a session: 1 − α and α are multiplied into these, so that rows keep 22 bits above the point.
+        1 − α and α are multiplied into these, so that rows keep 22 bits above the point.
         """
         machine = self._machine
         assert self.roots is not None

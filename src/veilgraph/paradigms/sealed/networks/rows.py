@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import takewhile
 from math import prod
 from operator import add
@@ -131,7 +131,7 @@ class Rows:
         if sizes.blocks:
             self.columns = [concatenate([own(holder, block.size) for holder, block in sizes.owners.items()])]
         else:
-            self.columns = [own(holder, sizes.nodes) for holder in sizes.columns]
+            self.columns = self.machine.abreast([partial(own, holder, sizes.nodes) for holder in sizes.columns])
         for each in self._propagations:
             each.enter(transposed=trains)
         if len(sizes.blocks) > 1 and self.relations and len(sizes.owners) == len(sizes.blocks):
@@ -143,6 +143,12 @@ class Rows:
         """Compute the degree factors of all propagations; once a session."""
         for each in self._propagations:
             each.normalise()
+
+    def scale(self) -> None:
+        """Compute the factors of all that hops, before parts of the program that run side by side need them."""
+        for block, relations in self.relations.items():
+            for relation in relations.values():
+                relation.scale(self.context.plan.teleport(hops_of(block)))
 
     def prepare(self) -> None:
         """Make ``rows`` for a training, after ``normalise``, and standardise them."""

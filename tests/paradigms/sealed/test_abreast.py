@@ -1,0 +1,116 @@
+"""Trials that are made side by side are what they are in turn, in fewer rounds."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.paradigms.sealed.programs import TWIN, by_trust, outcomes, small_graphs, small_job, trying
+from veilgraph.core.types import SERVER
+from veilgraph.mpc.sealed.counting import CountingMachine
+from veilgraph.mpc.sealed.machine import PlainMachine
+from veilgraph.paradigms.sealed import abreast
+from veilgraph.paradigms.sealed.inputs import plan_of
+from veilgraph.paradigms.sealed.plan import Trial
+from veilgraph.paradigms.sealed.program import SealedProgram
+from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.twin import twin_context
+
+EVERY = 3
+"""Steps after which one is judged: of the trials, each another number after its beginning."""
+
+
+def job_of(epochs: int, holders: int = 2) -> SealedJob:
+    train = {
+        "epochs": epochs,
+        "evaluate_every": EVERY,
+        "checkpoint_every": 2,
+        "select_by": "accuracy",
+        "class_weights": "balanced",
+    }
+    return small_job(holders, {"train": train})
+
+
+def three_trials(job: SealedJob) -> Sequence[Trial]:
+    """A hidden layer with dropout, none, and again one, on other blocks."""
+    (trial,) = plan_of(job).trials
+    return (
+        replace(trial, blocks=("own", "pooled.1"), drops=True),
+        replace(trial, blocks=("pooled.2",), deep=False),
+        replace(trial, blocks=("own",), learning_rate=0.5),
+    )
+
+
+def reached(program: SealedProgram, epochs: int, *, scored: bool = True) -> list[dict[str, Tensor]]:
+    """All that is saved after every step, and what its score tells."""
+    program.enter(trains=True)
+    program.begin()
+    found = []
+    for step in range(epochs):
+        program.step(step)
+        told = program.score(step + 1) if scored and ((step + 1) % EVERY == 0 or step + 1 == epochs) else None
+        found.append(program.shares() | ({} if told is None else {"told": told}))
+    return found
+
+
+@pytest.mark.parametrize("epochs", [12, 14])
+def test_every_step_and_score_is_what_it_is_in_turn(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 14 steps the last trial has six, and others four."""
+    job, graphs = job_of(epochs), small_graphs(columns=12)
+    with trying(*three_trials(job)):
+        context, data = twin_context(job, graphs)
+        assert [context.plan.trial_of(step) for step in (3, 4, 8, epochs - 1)] == [0, 1, 2, 2]
+        assert abreast.are_abreast(context)
+        together = reached(SealedProgram(PlainMachine(list(data)), context), epochs)
+        monkeypatch.setattr(abreast, "MOST_ROWS_ABREAST", 0)
+        assert not abreast.are_abreast(context)
+        in_turn = reached(SealedProgram(PlainMachine(list(data)), context), epochs)
+    for step, (one, other) in enumerate(zip(together, in_turn, strict=True)):
+        kept = (step + 1) % EVERY == 0 or (step + 1) % 2 == 0 or step + 1 == epochs
+        names = {name for name in other if kept or not name.startswith(("weight", "range"))}
+        assert names <= set(one)
+        assert ("told" in one) == ("told" in other) == ((step + 1) % EVERY == 0 or step + 1 == epochs)
+        for name in names:
+            assert torch.equal(one[name], other[name]), (step, name)
+
+
+def test_columns_with_units_of_their_own_are_tried_in_turn() -> None:
+    """Their steps are judged beside the best of earlier trials."""
+    job = small_job(2, {"train": {"epochs": 6}, "data": {"feature_scaling": "standard"}})
+    with trying(*three_trials(job)):
+        context, _ = twin_context(job, small_graphs())
+    assert len(context.plan.trials) == 3
+    assert not abreast.are_abreast(context)
+
+
+@pytest.mark.parametrize("holders", [2, 3])
+def test_parties_score_and_train_as_the_twin_does(holders: int) -> None:
+    epochs = 6
+    job, graphs = job_of(epochs, holders), small_graphs(holders, columns=12)
+    with trying(*three_trials(job)):
+        for each in by_trust(job):
+            found = outcomes(each, graphs, lambda program: reached(program, epochs))
+            twin = [step["told"] for step in found[TWIN] if "told" in step]
+            told = [step["told"] for step in found["A"] if "told" in step]
+            assert len(twin) == 2
+            assert all(float((one - other).abs()) <= 1 for one, other in zip(told, twin, strict=True))
+
+
+def test_side_by_side_the_same_bytes_take_two_thirds_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_of(12)
+    with trying(*three_trials(job)):
+        context = replace(twin_context(job, small_graphs(columns=12))[0], data={})
+    spent = []
+    for most in (8, 0):
+        monkeypatch.setattr(abreast, "MOST_ROWS_ABREAST", most)
+        machine = CountingMachine(["A", "B"], SERVER)
+        reached(SealedProgram(machine, context), 12)
+        sent = sum((cost.sent for cost in machine.costs.values()), Counter[str]())
+        steps = [cost.rounds for place, cost in machine.costs.items() if place.startswith(("step", "score"))]
+        spent.append((sum(steps), sent))
+    (together, sent), (in_turn, sent_in_turn) = spent
+    assert sent == sent_in_turn
+    assert together < in_turn * 2 / 3
