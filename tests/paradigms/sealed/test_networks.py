@@ -322,7 +322,12 @@ def test_all_that_rows_are_made_of_is_tested_for_its_range(monkeypatch: pytest.M
     job = small_job(2, on("pooled.2"), STANDARD)
     context, data = twin_context(job, graphs_of(job, training=MANY))
     program, shapes, watch = SealedProgram(PlainMachine(list(data)), context), list[tuple[int, ...]](), Network.watch
-    monkeypatch.setattr(Network, "watch", lambda own, wire: (shapes.append(wire.shape), watch(own, wire)))
+
+    def noted(network: Network, wire: Wire) -> None:
+        shapes.append(wire.shape)
+        watch(network, wire)
+
+    monkeypatch.setattr(Network, "watch", noted)
     program.enter(trains=True)
     program.begin()
     nodes, columns = context.sizes.nodes, context.sizes.width
