@@ -31,7 +31,7 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import save_party
 from veilgraph.graph.settings import DataSettings, PartitionSettings
-from veilgraph.mpc.sealed.machine import DealerMachine
+from veilgraph.mpc.sealed.linked import DealerMachine
 from veilgraph.privacy.aggregation import bound_degrees
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job

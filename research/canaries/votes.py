@@ -20,7 +20,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.partition import orient_pairs
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
-from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine
+from veilgraph.mpc.sealed.linked import DealerMachine, HolderMachine
 from veilgraph.paradigms.sealed.networks.voting import VOTES
 from veilgraph.paradigms.sealed.plan import Context, release_plan
 from veilgraph.paradigms.sealed.program import SealedProgram

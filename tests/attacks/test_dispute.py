@@ -24,7 +24,7 @@ from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.identity import Trust
 from veilgraph.link.signed import SIGNATURE_BYTES, Signed, SignedLink, signature_tag
 from veilgraph.link.wrapper import Wrapper
-from veilgraph.mpc.sealed.machine import HolderMachine
+from veilgraph.mpc.sealed.linked import HolderMachine
 from veilgraph.mpc.sealed.wire import Bilinear, Summands, Wire
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.protocol.agreement import Point

@@ -41,7 +41,8 @@ from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.intersect import agree_on_order, align_holder, align_server
 from veilgraph.mpc.pair.exchange import Exchange
 from veilgraph.mpc.sealed.cut_and_choose import checked_link, dealer_of
-from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine
+from veilgraph.mpc.sealed.linked import DealerMachine, HolderMachine
+from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.pair import PairMachine
 from veilgraph.paradigms.horizontal.paradigm import Totals, check_columns
 from veilgraph.paradigms.horizontal.roles import HorizontalHolder, HorizontalServer

@@ -33,7 +33,7 @@ from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast
 from veilgraph.mpc.sealed import machine
-from veilgraph.mpc.sealed.machine import DealerMachine
+from veilgraph.mpc.sealed.linked import DealerMachine
 from veilgraph.mpc.sealed.wire import Wire
 from veilgraph.paradigms.sealed import roles
 from veilgraph.paradigms.sealed.program import SealedProgram

@@ -25,7 +25,7 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, load_party
-from veilgraph.mpc.sealed.machine import DealerMachine
+from veilgraph.mpc.sealed.linked import DealerMachine
 from veilgraph.mpc.sealed.wire import Summands
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.protocol.canaries import VoteCanaries

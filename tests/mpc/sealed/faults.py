@@ -9,7 +9,7 @@ from torch import Tensor
 from veilgraph.core.types import NOBODY
 from veilgraph.mpc.sealed import comparison, hops, permutations, picks
 from veilgraph.mpc.sealed.correlations import Form, Holder, Stream
-from veilgraph.mpc.sealed.machine import DealerMachine
+from veilgraph.mpc.sealed.linked import DealerMachine
 
 Patch = pytest.MonkeyPatch
 Forms = Sequence[Form]

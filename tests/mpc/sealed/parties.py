@@ -13,7 +13,8 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import NOBODY, SERVER, Link, PartyId
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
-from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine, PlainMachine
+from veilgraph.mpc.sealed.linked import DealerMachine, HolderMachine
+from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.pair import PairMachine
 from veilgraph.mpc.sealed.wire import Wire
 

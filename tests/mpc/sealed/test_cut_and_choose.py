@@ -20,7 +20,8 @@ from veilgraph.link.view import RecordedLink
 from veilgraph.link.wrapper import Wrapper
 from veilgraph.mpc.sealed import functions
 from veilgraph.mpc.sealed.cut_and_choose import checked_link, dealer_of, failed_check_reason
-from veilgraph.mpc.sealed.machine import HolderMachine, Machine
+from veilgraph.mpc.sealed.linked import HolderMachine
+from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands
 
 COLUMNS = 64

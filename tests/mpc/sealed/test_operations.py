@@ -27,7 +27,8 @@ from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed import functions, hops
 from veilgraph.mpc.sealed.correlations import Holder
 from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, WHOLE_BITS
-from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine, PlainMachine
+from veilgraph.mpc.sealed.linked import DealerMachine, HolderMachine
+from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.opening import GUARD, Open
 from veilgraph.mpc.sealed.sines import FACTOR_BITS, TABLE_BITS, UNIT_BITS, circle, odd_multiples
 from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate, joined

@@ -21,8 +21,9 @@ from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.plan import Trial
-from veilgraph.paradigms.sealed.program import TRIAL, WEIGHT_BITS, SealedProgram
+from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
+from veilgraph.paradigms.sealed.steps import WEIGHT_BITS
 from veilgraph.paradigms.sealed.twin import twin_context
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors

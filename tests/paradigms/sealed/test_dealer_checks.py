@@ -22,7 +22,8 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.wrapper import Wrapper
 from veilgraph.mpc.sealed import cut_and_choose
 from veilgraph.mpc.sealed.correlations import Stream
-from veilgraph.mpc.sealed.machine import DealerMachine, Machine
+from veilgraph.mpc.sealed.linked import DealerMachine
+from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.paradigms.sealed import roles
 from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.roles import SealedDealer

@@ -39,9 +39,10 @@ from veilgraph.paradigms.sealed.inputs import most_right, own_data, plan_of, qua
 from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.networks.propagation import is_dense
 from veilgraph.paradigms.sealed.plan import Block, Context, Sizes, Trial
-from veilgraph.paradigms.sealed.program import OUTSIDE, TRIAL, WEIGHT_BITS, SealedProgram, logits_of
+from veilgraph.paradigms.sealed.program import OUTSIDE, TRIAL, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.stacking import fit_stacking
+from veilgraph.paradigms.sealed.steps import WEIGHT_BITS
 from veilgraph.paradigms.sealed.twin import chosen_twin, train_plain, trained_twin, twin_context
 from veilgraph.protocol.job_file import parse_job
 

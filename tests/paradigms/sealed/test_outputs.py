@@ -38,8 +38,9 @@ from veilgraph.paradigms.sealed.inputs import own_data
 from veilgraph.paradigms.sealed.label_holder import SealedLabelHolder
 from veilgraph.paradigms.sealed.named_nodes import NamedNodes, check_learning
 from veilgraph.paradigms.sealed.networks.rows import GAIN_BITS
-from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram, logits_of
+from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, SealedJob
+from veilgraph.paradigms.sealed.steps import WEIGHT_BITS
 from veilgraph.paradigms.sealed.twin import trained_twin, twin_context
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.bounds import check_bounds

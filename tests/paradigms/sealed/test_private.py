@@ -34,8 +34,9 @@ from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.networks.propagation import Propagation
 from veilgraph.paradigms.sealed.networks.voting import Voting
 from veilgraph.paradigms.sealed.plan import epsilon_of, release_plan
-from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
+from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.steps import WEIGHT_BITS
 from veilgraph.paradigms.sealed.twin import twin_context
 from veilgraph.privacy.event import GeometricEvent
 from veilgraph.privacy.geometric import two_sided, variance

@@ -12,8 +12,9 @@ from tests.paradigms.sealed.dense import STANDARD
 from tests.paradigms.sealed.programs import TWIN, of_twin, outcomes, small_job, summed, trained
 from tests.roles.federation import Settings, merge
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.sealed.program import WEIGHT_BITS, logits_of
+from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.steps import WEIGHT_BITS
 
 SOME, ALL = 3, 100
 STEPS: Final = 3

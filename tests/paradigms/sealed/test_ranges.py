@@ -23,12 +23,14 @@ from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.functions import BITS, range_tests
-from veilgraph.mpc.sealed.machine import HolderMachine, Machine
+from veilgraph.mpc.sealed.linked import HolderMachine
+from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Wire
 from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.plan import MOST_RANKED, Trial
-from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram, logits_of
+from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.steps import WEIGHT_BITS
 from veilgraph.paradigms.sealed.twin import check_ranges, twin_context
 from veilgraph.runtime.launch.jobs import resume, train
 

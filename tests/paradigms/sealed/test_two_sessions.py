@@ -24,7 +24,8 @@ from veilgraph.audit.sealing import compare_sessions
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.types import SERVER, Link
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.sealed.machine import DealerMachine, PlainMachine
+from veilgraph.mpc.sealed.linked import DealerMachine
+from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import twin_context

@@ -12,7 +12,7 @@ from veilgraph.audit.sealing import low_bits_in_common, opened_sums
 from veilgraph.core.types import NOBODY, Kind, PartyId
 from veilgraph.link.view import ViewEntry, read_view
 from veilgraph.mpc.sealed.correlations import Stream
-from veilgraph.mpc.sealed.machine import DealerMachine
+from veilgraph.mpc.sealed.linked import DealerMachine
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.runtime.launch.jobs import resume, train
 from veilgraph.runtime.store.run_directory import RunDirectory

@@ -33,7 +33,8 @@ from veilgraph.core.tensor_file import Keeper
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, exchange, receive_as
 from veilgraph.link.wrapper import Wrapper
-from veilgraph.mpc.sealed.machine import DealerMachine, Machine
+from veilgraph.mpc.sealed.linked import DealerMachine
+from veilgraph.mpc.sealed.machine import Machine
 
 DIGEST_BYTES: Final = 32
 _DIGESTS, _COMPARED, _DRAWN, _KEY = range(4)  # rounds of the messages about one dealing

@@ -8,11 +8,9 @@ and the counter's on nothing but shapes. Where a holder deals, the others comput
 from __future__ import annotations
 
 import math
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from math import prod
 from typing import Any, Final, TypeVar
 
@@ -21,7 +19,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.secrets import SecretSource, system_secrets
-from veilgraph.core.types import SERVER, Kind, Link, PartyId
+from veilgraph.core.types import Kind, PartyId
 from veilgraph.link.collectives import broadcast, gather, receive_as
 from veilgraph.mpc.sealed.comparison import Negative
 from veilgraph.mpc.sealed.correlations import (
@@ -37,7 +35,6 @@ from veilgraph.mpc.sealed.correlations import (
     sum_parts,
 )
 from veilgraph.mpc.sealed.hops import HiddenGraph, Hide, Hop
-from veilgraph.mpc.sealed.lanes import Turns
 from veilgraph.mpc.sealed.opening import Open
 from veilgraph.mpc.sealed.picks import Pick
 from veilgraph.mpc.sealed.sines import SUM_BITS, odd_multiples, share_of_sum
@@ -398,89 +395,6 @@ class Machine(ABC):
         senders = self.computing[:1] if to == self.dealer else self.computing
         sent = senders, (to,), prod(wire.shape) * wire.ring // 8
         return self.run(Step[Tensor | None](hold, deal, lambda: wire.known, [[sent]]))
-
-
-class HolderMachine(Machine):
-    """The machine of a holder that computes, in a session of ``holders``, in the job's order; ``dealer`` deals.
-
-    ``secrets`` gives the seed of a stream that a dealer among the holders does not know.
-    """
-
-    def __init__(
-        self,
-        link: Link,
-        holders: Sequence[PartyId],
-        dealer: PartyId = SERVER,
-        secrets: SecretSource = system_secrets,
-    ) -> None:
-        super().__init__(holders, link.party, dealer)
-        self._first = Holder(link, self.computing, dealer, secrets, shares_stream=dealer in self.holders)
-        self._lane = threading.local()
-
-    @property
-    def _holder(self) -> Holder:
-        """The end of the part of the program that this thread runs."""
-        found: Holder = getattr(self._lane, "holder", self._first)
-        return found
-
-    @override
-    def run(self, operation: Operation[Result]) -> Result:
-        return operation.hold(self._holder)
-
-    @override
-    def abreast(self, parts: Sequence[Callable[[], Value]]) -> list[Value]:
-        here = self._holder
-        lanes, turns = here.fork(len(parts)), Turns(len(parts), here.turn)
-
-        def one(place: int, part: Callable[[], Value]) -> Value:
-            self._lane.holder = lanes[place]
-            self._holder.turn = partial(turns.pass_on, place)
-            return part()
-
-        found = turns.run([partial(one, *each) for each in enumerate(parts)])
-        here.join(lanes)
-        return found
-
-
-class DealerMachine(Machine):
-    """The dealer's machine: it knows all masks and no message between holders; ``secrets`` gives seeds and noise.
-
-    It is the machine of one of ``holders``, who has data as well, or of another party.
-    """
-
-    def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
-        super().__init__(holders, link.party, link.party)
-        self._first, self.noise = LinkedDealer(link, self.computing, secrets), secrets
-        self._lane = threading.local()
-
-    @property
-    def dealing(self) -> LinkedDealer:
-        """The end of the part of the program that this thread runs."""
-        found: LinkedDealer = getattr(self._lane, "dealing", self._first)
-        return found
-
-    @override
-    def run(self, operation: Operation[Result]) -> Result:
-        """Deal for an operation, and then take as many turns as the holders do, so that all deal in one order."""
-        dealing = self.dealing
-        found = operation.deal(dealing)
-        for _ in operation.rounds(self.computing):
-            dealing.turn()
-        return found
-
-    @override
-    def abreast(self, parts: Sequence[Callable[[], Value]]) -> list[Value]:
-        here = self.dealing
-        lanes, turns = here.fork(len(parts)), Turns(len(parts), here.turn)
-
-        def one(place: int, part: Callable[[], Value]) -> Value:
-            self._lane.dealing = lanes[place]
-            self.dealing.turn = partial(turns.pass_on, place)
-            return part()
-
-        found = turns.run([partial(one, *each) for each in enumerate(parts)])
-        here.join(lanes)
-        return found
 
 
 class PlainMachine(Machine):

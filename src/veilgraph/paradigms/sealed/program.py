@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -14,24 +13,17 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.errors import RangeOverflow, RunError
+from veilgraph.core.errors import RunError
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.sealed.comparison import SHORT_BITS
-from veilgraph.mpc.sealed.functions import ERROR_BITS, argmax, class_probabilities, range_tests
+from veilgraph.mpc.sealed.functions import argmax
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, apart, concatenate, in_a_row
+from veilgraph.mpc.sealed.wire import Wire, concatenate
 from veilgraph.paradigms.sealed.abreast import Reached, are_abreast, steps_abreast
-from veilgraph.paradigms.sealed.judging import Validation, mean_where
 from veilgraph.paradigms.sealed.learners import Learners
-from veilgraph.paradigms.sealed.networks import network_of
 from veilgraph.paradigms.sealed.networks.propagation import one_hot
 from veilgraph.paradigms.sealed.plan import Context
-from veilgraph.paradigms.sealed.settings import exact_rates
+from veilgraph.paradigms.sealed.steps import WEIGHT_BITS, BestBefore, Steps
 
-WEIGHT_BITS: Final = 24
-_LEAST_BITS: Final = 8  # of factors of sums over rows: velocities and weights are multiplied by as many or more
-_FEW: Final = 140  # training rows on which decays were chosen
-MOST_WEIGHT: Final = 1 << 11  # products with a row of L1 norm up to 2^9 then stay below 2^20, which the ring holds
 TRIAL: Final = "weight.trial"  # name of the public numbers of the trials that the saved weights are a mean of
 OUTSIDE: Final = "range.failed"  # name of the count of failed range tests in training, saved with the weights
 
@@ -42,15 +34,6 @@ _BEFORE: Final = "range.before"
 _TRAINED: Final = "learned.trial"
 _EARLIER: Final = "earlier"
 _FAILED: Final = "earlier.failed"
-
-
-@dataclass(frozen=True)
-class BestBefore:
-    """The best network when a trial began: the trials it is the mean of, its weights, and its failed range tests."""
-
-    members: tuple[int, ...]
-    weights: list[Wire]
-    outside: Wire
 
 
 class Program(ABC):
@@ -100,80 +83,18 @@ class Program(ABC):
         raise RunError("this job releases no weights")
 
 
-class SealedProgram(Program):
+class SealedProgram(Steps, Program):
     """One party's part in training and inference of a sealed job; ``context.data`` has what the party puts in."""
 
     def __init__(self, machine: Machine, context: Context) -> None:
-        super().__init__()
-        self._machine, self._context = machine, context
-        self.network = network_of(context.plan)(machine, context)
-        self._step_rows = rows = context.plan.rows_of_step(context.sizes.training)
-        self._scale = max(rows, 1).bit_length() - 1
-        """Gradients are sums over rows divided by 2^scale; what is left of the division is in rates and decay."""
-        self._rest: float = max(rows, 1) / 2.0**self._scale
-        self._rates, self._halvings = exact_rates([trial.learning_rate / self._rest for trial in context.plan.trials])
-        self.trial = 0
-        self.outside = self.before = machine.constant(torch.zeros(1, dtype=torch.int64))
-        """How many range tests have failed: in all, and before the first step."""
-        self.learned: list[Wire] = []
-        """What steps change: the weights, or what each training row counts in the first ones."""
-        self.taken: tuple[tuple[int, ...], list[Wire]] | None = None
-        """Trials and the weights that are their mean, as they were last judged; None: those of the trial by itself."""
-        self._earlier: BestBefore | None = None
-        self._beside: tuple[Wire, Bit] | None = None
-        self._weights: list[Wire] | None = None
-        self._untested: list[Wire] = []
-        self._tests: list[Wire] = []
-        self.left = 1.0
-        self.velocities: list[Wire | None] = []
-        self._begin_anew()
-        self._validation = Validation(machine, context)
+        Program.__init__(self)
+        Steps.__init__(self, machine, context)
         self._lanes: list[SealedProgram] = []
         """Each trial's own program, where trials are made side by side; empty where they are made in turn."""
         self._places = 0
         """How many steps of every trial have been made side by side."""
         self._reached: dict[int, Reached] = {}
         self._told: Wire | None = None
-        self._targets: tuple[Wire, Wire | None] | None = None
-
-    @property
-    def _velocity_bits(self) -> int:
-        """Fractional bits of velocities: a learning rate n/2^k is a multiplication by n and k more bits."""
-        return WEIGHT_BITS - self._halvings
-
-    @property
-    def _weight_decay(self) -> float:
-        """Weight decay for summed gradients; on rows of length 1 it shrinks with the number of training rows."""
-        plan, found = self._context.plan, self.network.trial.weight_decay
-        if plan.is_of_unit_rows(self.network.trial):
-            found *= min(1, _FEW / max(self._context.sizes.training, 1))
-        decay = found if plan.weight_decay is None else plan.weight_decay
-        return self._rest * decay
-
-    @property
-    def weights(self) -> list[Wire]:
-        """The trial's weights, W and U side by side, and V; asked by all parties together, for they may be computed."""
-        if self._weights is None:
-            summed, *more = self.learned
-            _, counts = self._enter_targets()
-            self._weights = [self.network.first(summed, self.left, counts), *more]
-            self._untested.append(self._weights[0])
-        return self._weights
-
-    def _switch_to(self, *members: int) -> None:
-        """Make the network that of another trial or, for several ``members``, of their mean."""
-        self.trial, self.network.trial = members[-1], self._context.plan.mean_of(members)
-
-    def _begin_anew(self) -> None:
-        """Reset weights, velocities and failed range tests to the start of the trial."""
-        constant = partial(self._machine.constant, bits=WEIGHT_BITS)
-        self.learned = self._weights = [constant(weight) for weight in self.network.initial(WEIGHT_BITS)]
-        if self.network.sums_rows:
-            counts = torch.zeros(self.network.learned_shapes[0], dtype=torch.int64)
-            self.learned = [constant(counts), *self._weights[1:]]
-        self.velocities = [None] * len(self.learned)
-        self.outside, self.taken, self._beside = self.before, None, None
-        self._tests.clear()  # of steps after which nothing was kept
 
     @override
     def enter(self, *, trains: bool) -> None:
@@ -185,17 +106,7 @@ class SealedProgram(Program):
     def begin(self) -> None:
         """Compute the training rows and run the first range tests; once a training, before its steps."""
         self.network.prepare()
-        self.before = self._machine.open(self._failed_tests())
-
-    def _enter_targets(self) -> tuple[Wire, Wire | None]:
-        """Put in the training rows' one-hot classes [T, C] and, if weighted, loss weights [T, 1]; once a session."""
-        if self._targets is None:
-            put, classes = Learners(self._machine, self._context).put, self._context.sizes.classes
-            targets, counts = put("labels", partial(one_hot, size=classes), "training", classes, ERROR_BITS), None
-            if self._context.plan.weighted:
-                counts = put("weights", lambda weights: weights[:, None], "training", 1, WEIGHT_BITS)
-            self._targets = targets, counts
-        return self._targets
+        self.before = self._machine.open(self.failed_tests())
 
     @override
     def shares(self) -> dict[str, Tensor]:
@@ -205,10 +116,10 @@ class SealedProgram(Program):
         named |= {f"learned.{place}": learned for place, learned in enumerate(self.learned)}
         named |= {f"velocity.{place}": velocity for place, velocity in enumerate(self.velocities)}
         public = {TRIAL: members, _TRAINED: (self.trial,)}
-        if self._earlier is not None:
-            named |= {f"{_EARLIER}.{place}": weight for place, weight in enumerate(self._earlier.weights)}
-            named[_FAILED] = self._earlier.outside
-            public[f"{_EARLIER}.trial"] = self._earlier.members
+        if self.earlier is not None:
+            named |= {f"{_EARLIER}.{place}": weight for place, weight in enumerate(self.earlier.weights)}
+            named[_FAILED] = self.earlier.outside
+            public[f"{_EARLIER}.trial"] = self.earlier.members
         named |= {
             OUTSIDE: self.outside,
             _BEFORE: self.before,
@@ -250,10 +161,10 @@ class SealedProgram(Program):
 
         ``training``: to resume training, else weights alone. The dealer has no shares saved.
         """
-        self._beside, self._earlier = None, None
+        self._beside, self.earlier = None, None
         self._lanes.clear()
         if training and f"{_EARLIER}.trial" in saved:
-            self._earlier = self._restore_earlier(saved, _EARLIER)
+            self.earlier = self._restore_earlier(saved, _EARLIER)
         members = self._take_saved(saved, _TRAINED if training else TRIAL)
         if training:
             self.learned = self._restore_all(saved, "learned", self.network.learned_shapes, WEIGHT_BITS)
@@ -281,7 +192,7 @@ class SealedProgram(Program):
                 code="other-network",
                 key=name,
             )
-        self._switch_to(*members)
+        self.switch_to(*members)
         return members
 
     def _restore_earlier(self, saved: Mapping[str, Tensor], kind: str) -> BestBefore:
@@ -310,26 +221,30 @@ class SealedProgram(Program):
         """
         plan = self._context.plan
         if not number and are_abreast(self._context):
-            self._enter_targets()
-            self._validation.enter()
+            self.enter_targets()
+            self.validation.enter()
             self.network.scale()
             self._lanes = [self._lane(trial) for trial in range(len(plan.trials))]
         self._told = None
         if self._lanes:
             self._step_abreast(number)
         else:
-            self._step(number, best)
+            self._machine.at(f"step {number}")
+            if self.begins_trial(number):
+                beside = number and best and plan.standard  # of words no mean was ever better: Cora, CiteSeer, PubMed
+                self.earlier = self._restore_earlier(best, "weight") if beside else None
+            self.make_step(number)
         if number + 1 == plan.steps:
             self.network.finish(self.weights)
             if self.network.tests:
-                self.outside = self._machine.open(self._failed_tests())
+                self.outside = self._machine.open(self.failed_tests())
 
     def _lane(self, trial: int) -> SealedProgram:
         """Return a program of one trial alone, at its start, on the same rows."""
         lane = copy(self)
         lane.network, lane._untested, lane._tests = self.network.anew(), [], []
-        lane._switch_to(trial)
-        lane._begin_anew()
+        lane.switch_to(trial)
+        lane.begin_anew()
         return lane
 
     def _step_abreast(self, number: int) -> None:
@@ -342,115 +257,18 @@ class SealedProgram(Program):
             advances = [partial(self._lanes[plan.trial_of(each)]._advance, each) for each in numbers]
             self._reached |= dict(zip(numbers, self._machine.abreast(advances), strict=True))
         reached = self._reached.pop(number)
-        self._switch_to(plan.trial_of(number))
+        self.switch_to(plan.trial_of(number))
         self._told = reached.told
         for name, value in reached.state.items():
             setattr(self, name, value)
 
     def _advance(self, number: int) -> Reached:
         """Make a step, and judge it where that is due."""
-        self._step(number)
+        self.make_step(number)
         found = {name: getattr(self, name) for name in _STATE}
         state = {name: list(value) if isinstance(value, list) else value for name, value in found.items()}
         is_judged = self._context.sizes.validation and self._context.plan.is_kept(number + 1)
-        return Reached(state, self._judge(number + 1) if is_judged else None)
-
-    def _step(self, number: int, best: Mapping[str, Tensor] = MappingProxyType({})) -> None:
-        machine, plan = self._machine, self._context.plan
-        targets, row_weights = self._enter_targets()
-        self.network.arrive(number)
-        machine.at(f"step {number}")
-        trial = plan.trial_of(number)
-        if not number or trial != plan.trial_of(number - 1):
-            beside = number and best and plan.standard  # of words no mean was ever better: Cora, CiteSeer, PubMed
-            self._earlier = self._restore_earlier(best, "weight") if beside else None
-            self._switch_to(trial)
-            self._begin_anew()
-        wanted, taken = self._wanted(number), plan.place_of(number)
-        passed = self.network.forward(self.learned, wanted, self._left_after(taken), row_weights)
-        error = class_probabilities(machine, passed.logits) - machine.split(targets[wanted])
-        if row_weights is not None and wanted != slice(0, row_weights.shape[0]):
-            row_weights = row_weights[wanted]  # else the same wire at every step, as products by it are made ahead
-        self._update(self.network.backward(self.learned, passed, error, row_weights))
-        self._weights, self.left = None if self.network.sums_rows else self.learned, self._left_after(taken + 1)
-        self.taken = None
-        self._test_ranges(updated=True)
-        if plan.is_kept(number + 1):
-            _ = self.weights  # made now, for whoever keeps them sends nothing
-        if plan.is_tested(number + 1):
-            self.outside = machine.open(self._failed_tests())
-
-    def _left_after(self, taken: int) -> float:
-        """The factor c of the initial weights that weight decay leaves after ``taken`` steps of a trial."""
-        left, velocity = 1.0, 0.0
-        for _ in range(taken):
-            velocity = self._context.plan.momentum * velocity + self._weight_decay * left
-            left -= self._rates[self.trial] * 2.0**-self._halvings * velocity
-        return left
-
-    def _wanted(self, number: int) -> slice:
-        """The training rows of a step: a batch, in turn; their order is the label holder's secret."""
-        total = self._context.sizes.training
-        rows = self._step_rows
-        start = min(number * rows % total, total - rows)
-        return slice(start, start + rows)
-
-    def _update(self, gradients: Sequence[Summands]) -> None:
-        """SGD step: v ← μ·v + gradient + decay·W, opened; W ← W − rate·2^−k·v, which is linear.
-
-        ``gradients`` are summed over rows, of every weight. All velocities are opened together.
-        """
-        machine, plan, rate = self._machine, self._context.plan, self._rates[self.trial]
-        moved = []
-        for gradient, velocity, weight in zip(gradients, self.velocities, self.learned, strict=True):
-            found = gradient.scaled(2.0**-self._scale, max(self._scale, _LEAST_BITS))
-            if velocity is not None:
-                found += machine.split(velocity).scaled(plan.momentum, found.bits - velocity.bits)
-            if self._weight_decay:
-                found += machine.split(weight).scaled(self._weight_decay, found.bits - weight.bits)
-            moved.append(found)
-        opened = machine.open(in_a_row(moved), moved[0].bits - self._velocity_bits)
-        velocities = apart(opened, [weight.shape for weight in self.learned])
-        moves = [velocity.halved(self._halvings).times(rate) for velocity in velocities]
-        self.learned = [weight - move for weight, move in zip(self.learned, moves, strict=True)]
-        self.velocities = [*velocities]
-
-    def _test_ranges(self, *, updated: bool = False) -> None:
-        """Note range tests of what was opened since the last call, and if ``updated`` of weights and velocities."""
-        tests = [*self.network.tests]
-        tests += [range_tests(weight, MOST_WEIGHT) for weight in self._untested]
-        self.network.tests.clear()
-        self._untested.clear()
-        if updated:
-            # What is multiplied by this many bits and 38 more is 2^22 at most: a quarter of what the ring holds.
-            most = 1 << min(12, 22 - max(self._scale, _LEAST_BITS))
-            tests += [range_tests(velocity, most) for velocity in self.velocities if velocity is not None]
-            tests += [range_tests(weight, MOST_WEIGHT) for weight in self.learned]
-        self._tests += tests
-
-    def _failed_tests(self) -> Summands:
-        """Make all tests that were noted, and return the count of all that failed so far: [1]."""
-        self._test_ranges()
-        machine = self._machine
-        failed = machine.value(~machine.negative(concatenate(self._tests)))
-        self._tests.clear()
-        return failed.map(lambda part: part.sum(0, keepdim=True)) + machine.split(self.outside)
-
-    def check_range(self, outside: Wire) -> None:
-        """Open one bit to every holder, whether the count ``outside`` [1] is above 0; if so raise ``RangeOverflow``."""
-        machine = self._machine
-        bit = machine.open(machine.value(machine.negative(-outside, SHORT_BITS)))
-        told = [machine.reveal(bit, holder) for holder in machine.holders]  # all learn it before any of them ends
-        if any(float(each) > 0 for each in told if each is not None):
-            rate = self.network.trial.learning_rate
-            raise RangeOverflow(
-                f"train.learning_rate={rate:g}: training or prediction has left the range of the ring, so nothing is "
-                "predicted. Set train.learning_rate to less, or scale the columns (data.feature_scaling: standard), "
-                "and train anew",
-                code="left-range",
-                key="train.learning_rate",
-                value=rate,
-            )
+        return Reached(state, self.judge(number + 1) if is_judged else None)
 
     @override
     def score(self, number: int) -> Tensor | None:
@@ -463,45 +281,11 @@ class SealedProgram(Program):
         """
         machine, learners = self._machine, self._context.learners
         machine.at(f"score {number}")
-        told = self._judge(number) if self._told is None else self._told
+        told = self.judge(number) if self._told is None else self._told
         if self._context.plan.ranks and len(learners) > 1:
-            told = concatenate([told, self._validation.pairs], 1)
+            told = concatenate([told, self.validation.pairs], 1)
         found = [machine.reveal(told, holder) for holder in learners]
         return next((each for each in found if each is not None), None)
-
-    def _judge(self, number: int) -> Wire:
-        """Compute what ``score`` reveals of step ``number``, from 1: [1, 1]."""
-        machine, trial = self._machine, self.trial
-        machine.at(f"score {number}")
-        beside = None if self._earlier is None else self._beside or self._judged_beside(self._earlier)
-        logits = self.network.judged(self.weights, self.learned, self.left, self._enter_targets()[1])
-        right = machine.open(self._validation.right(logits))
-        if self._earlier is not None and beside is not None:
-            mean = machine.open(machine.gate(beside[1], machine.open(self._validation.right(logits + beside[0]))))
-            better = machine.negative(right - mean, SHORT_BITS)
-            right = machine.open(machine.split(right) + machine.gate(better, mean - right))
-            members, plan = (*self._earlier.members, trial), self._context.plan
-            both = (plan.mean_of(self._earlier.members), self._earlier.weights), (self.network.trial, self.weights)
-            self._switch_to(*members)
-            self.taken = members, mean_where(self.network, better, *both)
-            self._switch_to(trial)
-        # A step that has left the range counts as none right, or its number could make it the best one.
-        inside = self._is_in_range(machine.open(self._failed_tests()))
-        return machine.open(machine.gate(inside, right))
-
-    def _is_in_range(self, outside: Wire) -> Bit:
-        return ~self._machine.negative(-outside[:, None], SHORT_BITS)
-
-    def _judged_beside(self, earlier: BestBefore) -> tuple[Wire, Bit]:
-        """Logits [V, C] of the earlier network, and whether all its range tests passed; once a trial."""
-        trial, outside = self.trial, self.outside
-        self._switch_to(*earlier.members)
-        self.outside = earlier.outside
-        logits = self.network.judged(earlier.weights)
-        self._beside = logits, self._is_in_range(self._machine.open(self._failed_tests()))
-        self._switch_to(trial)
-        self.outside = outside
-        return self._beside
 
     @override
     def predict(self) -> Tensor | None:
@@ -527,7 +311,7 @@ class SealedProgram(Program):
         else:
             # Under a fresh mask: that of the logits is in other values as well.
             found = machine.open(machine.split(values[:, 1:] - values[:, :1]))
-        self.check_range(machine.open(self._failed_tests()))
+        self.check_range(machine.open(self.failed_tests()))
         if (beside := self.network.told()) is not None:
             beside = machine.open(learners.pick("asked", "asked", beside) if asked else machine.split(beside))
             self.told = machine.reveal(beside, context.label_party)

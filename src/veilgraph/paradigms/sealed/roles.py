@@ -20,7 +20,8 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import broadcast, gather
 from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.cut_and_choose import Dealing, checked_link, dealer_of, failed_check_reason
-from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine
+from veilgraph.mpc.sealed.linked import DealerMachine, HolderMachine
+from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.pair import PairMachine
 from veilgraph.paradigms.sealed.inputs import (
     max_degree_of,

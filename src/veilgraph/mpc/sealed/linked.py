@@ -1,0 +1,101 @@
+"""Machines of a session: a holder's, and the dealer's; parts of a program run side by side on them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from typing_extensions import override
+
+from veilgraph.core.secrets import SecretSource, system_secrets
+from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.mpc.sealed.correlations import Holder, LinkedDealer, Operation, Result
+from veilgraph.mpc.sealed.lanes import Turns
+from veilgraph.mpc.sealed.machine import Machine
+
+Value = TypeVar("Value")
+
+
+class HolderMachine(Machine):
+    """The machine of a holder that computes, in a session of ``holders``, in the job's order; ``dealer`` deals.
+
+    ``secrets`` gives the seed of a stream that a dealer among the holders does not know.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        holders: Sequence[PartyId],
+        dealer: PartyId = SERVER,
+        secrets: SecretSource = system_secrets,
+    ) -> None:
+        super().__init__(holders, link.party, dealer)
+        self._first = Holder(link, self.computing, dealer, secrets, shares_stream=dealer in self.holders)
+        self._lane = threading.local()
+
+    @property
+    def _holder(self) -> Holder:
+        """The end of the part of the program that this thread runs."""
+        found: Holder = getattr(self._lane, "holder", self._first)
+        return found
+
+    @override
+    def run(self, operation: Operation[Result]) -> Result:
+        return operation.hold(self._holder)
+
+    @override
+    def abreast(self, parts: Sequence[Callable[[], Value]]) -> list[Value]:
+        here = self._holder
+        lanes, turns = here.fork(len(parts)), Turns(len(parts), here.turn)
+
+        def one(place: int, part: Callable[[], Value]) -> Value:
+            self._lane.holder = lanes[place]
+            self._holder.turn = partial(turns.pass_on, place)
+            return part()
+
+        found = turns.run([partial(one, *each) for each in enumerate(parts)])
+        here.join(lanes)
+        return found
+
+
+class DealerMachine(Machine):
+    """The dealer's machine: it knows all masks and no message between holders; ``secrets`` gives seeds and noise.
+
+    It is the machine of one of ``holders``, who has data as well, or of another party.
+    """
+
+    def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
+        super().__init__(holders, link.party, link.party)
+        self._first, self.noise = LinkedDealer(link, self.computing, secrets), secrets
+        self._lane = threading.local()
+
+    @property
+    def dealing(self) -> LinkedDealer:
+        """The end of the part of the program that this thread runs."""
+        found: LinkedDealer = getattr(self._lane, "dealing", self._first)
+        return found
+
+    @override
+    def run(self, operation: Operation[Result]) -> Result:
+        """Deal for an operation, and then take as many turns as the holders do, so that all deal in one order."""
+        dealing = self.dealing
+        found = operation.deal(dealing)
+        for _ in operation.rounds(self.computing):
+            dealing.turn()
+        return found
+
+    @override
+    def abreast(self, parts: Sequence[Callable[[], Value]]) -> list[Value]:
+        here = self.dealing
+        lanes, turns = here.fork(len(parts)), Turns(len(parts), here.turn)
+
+        def one(place: int, part: Callable[[], Value]) -> Value:
+            self._lane.dealing = lanes[place]
+            self.dealing.turn = partial(turns.pass_on, place)
+            return part()
+
+        found = turns.run([partial(one, *each) for each in enumerate(parts)])
+        here.join(lanes)
+        return found
