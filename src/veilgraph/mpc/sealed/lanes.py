@@ -9,9 +9,52 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import Generic, Protocol, Self, TypeVar
 
 Value = TypeVar("Value")
+
+
+class _End(Protocol):
+    """A party's end of a part of the program; ``turn`` is called once a round."""
+
+    turn: Callable[[], None]
+
+    def fork(self, count: int, /) -> list[Self]:
+        """Return the ends of so many parts that run side by side."""
+
+    def join(self, lanes: Sequence[Self], /) -> None:
+        """Go on where these parts have ended."""
+
+
+End = TypeVar("End", bound=_End)
+
+
+class Ends(Generic[End]):
+    """A party's ends of the parts of the program: each thread has its own."""
+
+    def __init__(self, first: End) -> None:
+        self._first, self._lane = first, threading.local()
+
+    @property
+    def here(self) -> End:
+        """The end of the part that this thread runs."""
+        found: End = getattr(self._lane, "end", self._first)
+        return found
+
+    def abreast(self, parts: Sequence[Callable[[], Value]]) -> list[Value]:
+        """Run parts side by side, each with an end of its own, and return what they give."""
+        here = self.here
+        lanes, turns = here.fork(len(parts)), Turns(len(parts), here.turn)
+
+        def one(place: int, part: Callable[[], Value]) -> Value:
+            self._lane.end = lanes[place]
+            lanes[place].turn = partial(turns.pass_on, place)
+            return part()
+
+        found = turns.run([partial(one, *each) for each in enumerate(parts)])
+        here.join(lanes)
+        return found
 
 
 class Turns:

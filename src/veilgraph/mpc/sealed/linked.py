@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TypeVar
 
 from typing_extensions import override
@@ -12,7 +10,7 @@ from typing_extensions import override
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.mpc.sealed.correlations import Holder, LinkedDealer, Operation, Result
-from veilgraph.mpc.sealed.lanes import Turns
+from veilgraph.mpc.sealed.lanes import Ends
 from veilgraph.mpc.sealed.machine import Machine
 
 Value = TypeVar("Value")
@@ -32,32 +30,16 @@ class HolderMachine(Machine):
         secrets: SecretSource = system_secrets,
     ) -> None:
         super().__init__(holders, link.party, dealer)
-        self._first = Holder(link, self.computing, dealer, secrets, shares_stream=dealer in self.holders)
-        self._lane = threading.local()
-
-    @property
-    def _holder(self) -> Holder:
-        """The end of the part of the program that this thread runs."""
-        found: Holder = getattr(self._lane, "holder", self._first)
-        return found
+        shares_stream = dealer in self.holders
+        self._ends = Ends(Holder(link, self.computing, dealer, secrets, shares_stream=shares_stream))
 
     @override
     def run(self, operation: Operation[Result]) -> Result:
-        return operation.hold(self._holder)
+        return operation.hold(self._ends.here)
 
     @override
     def abreast(self, parts: Sequence[Callable[[], Value]]) -> list[Value]:
-        here = self._holder
-        lanes, turns = here.fork(len(parts)), Turns(len(parts), here.turn)
-
-        def one(place: int, part: Callable[[], Value]) -> Value:
-            self._lane.holder = lanes[place]
-            self._holder.turn = partial(turns.pass_on, place)
-            return part()
-
-        found = turns.run([partial(one, *each) for each in enumerate(parts)])
-        here.join(lanes)
-        return found
+        return self._ends.abreast(parts)
 
 
 class DealerMachine(Machine):
@@ -68,14 +50,12 @@ class DealerMachine(Machine):
 
     def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
         super().__init__(holders, link.party, link.party)
-        self._first, self.noise = LinkedDealer(link, self.computing, secrets), secrets
-        self._lane = threading.local()
+        self._ends, self.noise = Ends(LinkedDealer(link, self.computing, secrets)), secrets
 
     @property
     def dealing(self) -> LinkedDealer:
         """The end of the part of the program that this thread runs."""
-        found: LinkedDealer = getattr(self._lane, "dealing", self._first)
-        return found
+        return self._ends.here
 
     @override
     def run(self, operation: Operation[Result]) -> Result:
@@ -88,14 +68,4 @@ class DealerMachine(Machine):
 
     @override
     def abreast(self, parts: Sequence[Callable[[], Value]]) -> list[Value]:
-        here = self.dealing
-        lanes, turns = here.fork(len(parts)), Turns(len(parts), here.turn)
-
-        def one(place: int, part: Callable[[], Value]) -> Value:
-            self._lane.dealing = lanes[place]
-            self.dealing.turn = partial(turns.pass_on, place)
-            return part()
-
-        found = turns.run([partial(one, *each) for each in enumerate(parts)])
-        here.join(lanes)
-        return found
+        return self._ends.abreast(parts)
