@@ -21,6 +21,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--out", type=Path, default=find_page("benchmarks.md"))
     out = parser.parse_args().out
+    measured = [
+        *_steps(),
+        *critical_path.section(),
+        *combine.section(),
+        *_products(),
+        *limbs.section(),
+        *peers.section(each=False),
+        *local_noise.section(),
+        *secure_max.section(secure_max.spu_python(None)),
+        *_memory(),
+    ]
     lines = [
         "# Benchmarks",
         "",
@@ -31,15 +42,11 @@ def main() -> None:
         f"{torch.backends.cpu.get_cpu_capability()}, PyTorch {torch.__version__}. All parties run on the one machine; "
         "ratios are taken within one run.",
         "",
-        *_steps(),
-        *critical_path.section(),
-        *combine.section(),
-        *_products(),
-        *limbs.section(),
-        *peers.section(each=False),
-        *local_noise.section(),
-        *secure_max.section(secure_max.spu_python(None)),
-        *_memory(),
+        "## Goals",
+        "",
+        *goals.section(goals.history()),
+        "",
+        *measured,
     ]
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(out.read_text(encoding="utf-8"))
@@ -58,14 +65,13 @@ def _steps() -> list[str]:
     ]
     for name in STEP_DATASETS:
         figures = step.measure(name)
-        goals.keep(f"step {name}", figures.ratio)
         sent = ", ".join(f"{party} {count / 1e6:.2f} MB" for party, count in figures.sent_bytes.items())
         wanted = ", ".join(f"{party} {count / 1e6:.2f} MB" for party, count in figures.formula_bytes.items())
         lines.append(
             f"| {name} | {figures.federated_ms:.1f} ms | {figures.pyg_ms:.1f} ms | {figures.pooled_ms:.1f} ms | "
             f"{figures.ratio:.2f} | {sent}{'' if wanted == sent else f'; by the formula {wanted}'} |"
         )
-    return [*lines, ""]
+    return [*lines, "", "The same by a clock of the CPU, of one thread a party:", "", *step.section(STEP_DATASETS), ""]
 
 
 def _products() -> list[str]:

@@ -2,7 +2,8 @@
 
 Every party is a process, every message sealed between its two ends; a row's jobs run in turn. On a slow network each
 party sends 100 Mbit a second, and a round trip takes 40 ms. With ``--trust``, in place of these: jobs of three holders
-dealt by the server and by a holder, and of two dealt by the server and by nobody, in turn.
+dealt by the server and by a holder, and of two dealt by the server and by nobody, in turn; then by nobody with
+one of its networks.
 """
 
 from __future__ import annotations
@@ -167,6 +168,21 @@ def measure_trust(dataset: str, holders: int) -> list[TrustFigures]:
     ]
 
 
+def measure_network(dataset: str, network: str) -> TrustFigures:
+    """The usual job of two holders to whom nobody deals, once, with one of its networks alone."""
+    content = {"paradigm": "sealed", "preset": "auto", "data": {"dataset": dataset, "holders": 2}}
+    job = with_overrides(parse_job({**content, "trust": "nobody", "model": {"network": network}}), LONG)
+    with installed(job.data.names):
+        before = _core_seconds()
+        found = ran(job)
+        spent = _core_seconds() - before
+    goals.keep(f"nobody {network}", spent)
+    summary = found.summary
+    return TrustFigures(
+        dataset, 2, f"nobody, {network}", found.whole_s, spent, summary["sent_bytes"], [summary["test_accuracy"]]
+    )
+
+
 def _core_seconds() -> float:
     """Seconds of a core of all processes that have ended."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -219,6 +235,7 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.trust:
         by_trust = [row for dataset in asked.data for each in TRUSTS for row in measure_trust(dataset, each)]
+        by_trust += [measure_network(dataset, network) for dataset in asked.data for network in ("linear", "mlp")]
         print("\n".join(trust_section(by_trust)))
         return
     found = []

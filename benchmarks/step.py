@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import SAGEConv
 
+from benchmarks import goals
 from benchmarks.graphs import public
 from benchmarks.traffic import step_bytes
 from veilgraph.graph.party import PartyGraph
@@ -160,6 +161,7 @@ def section(datasets: Sequence[str]) -> list[str]:
         everything = pool(graphs, "A")
         repeats = [(federated_cpu_ms(graphs), pyg_ms(everything, time.process_time)) for _ in range(_REPEATS)]
         federated, pyg = (statistics.median(column) for column in zip(*repeats, strict=True))
+        goals.keep(f"step {dataset}", federated / pyg)
         lines.append(f"| {dataset} | {federated:.1f} ms | {pyg:.1f} ms | {federated / pyg:.2f} |")
     return lines
 
