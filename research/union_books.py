@@ -31,8 +31,8 @@ from veilgraph_datasets.settings import PaymentsSettings
 from research.unions import together
 from veilgraph.core.types import PartyId
 from veilgraph.graph.build import build_graph, read_table
-from veilgraph.graph.partition import append_others
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import append_others
 from veilgraph.paradigms.union.settings import union
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation

@@ -146,7 +146,7 @@ def test_an_open_key_is_in_memory_for_every_process_of_this_account_and_then_gon
         assert in_the_clear(bank.path, key) == []
         memory = bank.key_file.plain.readlink()
         assert memory.stat().st_mode & 0o777 == 0o400
-        with pytest.raises(OSError, match="ermitted"):
+        with pytest.raises(PermissionError):
             memory.write_bytes(b"x")
     assert not os.path.lexists(bank.key_file.plain)
     assert not memory.exists()

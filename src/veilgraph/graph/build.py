@@ -14,8 +14,8 @@ from torch import Tensor
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import MASKS, PartyId
-from veilgraph.graph.partition import append_others
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import append_others
 from veilgraph.graph.rules import DTYPE, Relation, are_told_apart
 from veilgraph.tables.drift import Profile, profiles
 from veilgraph.tables.edges import EdgeTable, RemoteNodes, read_edges
@@ -89,7 +89,7 @@ def build_graph(
 
     All holders know the first ``num_common`` rows; None: all. ``per_node`` is as for ``encode``. ``then``: profiles of
     the tables in training, whose bins the new profile reuses. ``others``: holders whose nodes are appended, where
-    edges lead to them, by ``graph.partition.append_others``.
+    edges lead to them, by ``graph.pooling.append_others``.
     """
     elsewhere = RemoteNodes(settings.party, tuple(others))
     tables = [read_edges(edges, base, table.ids, settings.ids, elsewhere) for edges in settings.edges]

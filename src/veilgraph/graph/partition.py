@@ -19,7 +19,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import choose_columns, choose_rows, compact
 from veilgraph.graph.party import PartyGraph, pairs_once
-from veilgraph.graph.pooling import ABSENT, POOLED, UNKNOWN, HorizontalPart
+from veilgraph.graph.pooling import ABSENT, POOLED, UNKNOWN, HorizontalPart, append_others
 from veilgraph.graph.rules import check_name, check_shape, first_of_graphs
 
 if TYPE_CHECKING:  # seconds to import
@@ -270,22 +270,6 @@ def split_at_home(whole: PartyGraph, names: Sequence[PartyId], home: Tensor) -> 
         ids += [f"{names[at]}/{node}" for at, node in zip(home[others].tolist(), others.tolist(), strict=True)]
         parts.append((append_others(graph, len(others)), ids))
     return parts
-
-
-def append_others(own: PartyGraph, others: int) -> PartyGraph:
-    """Append so many nodes of other holders, with zero features and no labels; the graph's own become the common ones.
-
-    The graph's edges may already refer to the new nodes.
-    """
-    known = own.features
-    if others:
-        known = torch.cat([known.to_dense(), known.new_zeros((others, own.num_features), layout=torch.strided)])
-    longer = {
-        name: torch.cat([values, values.new_full((others,), ABSENT[name])])
-        for name, values in own.node_values.items()
-        if name in ABSENT
-    }
-    return replace(own, num_common=own.num_nodes, features=known, **longer)  # type: ignore[arg-type]
 
 
 def _second_owner(whole: PartyGraph, owner: Tensor, holders: int, overlap: float, generator: torch.Generator) -> Tensor:

@@ -157,6 +157,22 @@ def pool_parts(parts: Sequence[HorizontalPart]) -> HorizontalPart:
     return HorizontalPart(pooled, ids)
 
 
+def append_others(own: PartyGraph, others: int) -> PartyGraph:
+    """Append so many nodes of other holders, with zero features and no labels; the graph's own become the common ones.
+
+    The graph's edges may already refer to the new nodes.
+    """
+    known = own.features
+    if others:
+        known = torch.cat([known.to_dense(), known.new_zeros((others, own.num_features), layout=torch.strided)])
+    longer = {
+        name: torch.cat([values, values.new_full((others,), ABSENT[name])])
+        for name, values in own.node_values.items()
+        if name in ABSENT
+    }
+    return replace(own, num_common=own.num_nodes, features=known, **longer)  # type: ignore[arg-type]
+
+
 def positions(parts: Sequence[HorizontalPart]) -> tuple[Tensor, list[Tensor]]:
     """Return the union of all parts' ids, ascending, Tensor[N]; and each part's rows' indices there, Tensor[N_p]."""
     ids = torch.unique(torch.cat([part.ids for part in parts]))

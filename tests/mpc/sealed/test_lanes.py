@@ -102,8 +102,9 @@ def test_the_first_error_of_a_part_ends_all_parts(place: int, nested: bool) -> N
         parts = [lambda own=own: part(own) for own in range(3)]
         return machine.abreast([lambda: machine.abreast(parts), lambda: part(7)] if nested else parts)
 
-    with pytest.raises(ZeroDivisionError, match=f"part {place}"):
+    with pytest.raises(ZeroDivisionError) as raised:
         run(fails)
+    assert f"part {place}" in str(raised.value)
     assert not ended
 
 
