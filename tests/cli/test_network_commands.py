@@ -220,6 +220,7 @@ def test_the_status_of_a_running_job_says_how_far_it_is(kits: Path, monkeypatch:
 def test_the_status_of_a_sites_own_jobs_asks_nobody(
     kits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(control, "status", lambda kit: pytest.fail("the server was asked"))
     bank = shutil.copytree(kits / "bank", tmp_path / "bank")
     job_id = "1" * 32
