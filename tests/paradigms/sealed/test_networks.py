@@ -225,7 +225,7 @@ def test_where_no_step_is_judged_the_one_trial_has_hops() -> None:
 
 
 def word_graphs() -> list[PartyGraph]:
-    """A and B: 150 words each of 210 nodes of seven classes, of which 70 train, and edges that mostly stay in a class."""
+    """A and B: 150 words each of 210 nodes of seven classes, and edges that mostly stay in a class; 70 nodes train."""
     generator, classes = torch.Generator().manual_seed(1), 7
     labels = torch.arange(210) % classes
     often = torch.where(torch.arange(150) % classes == labels[:, None], 0.05, 0.02)
@@ -245,7 +245,7 @@ def word_graphs() -> list[PartyGraph]:
 @pytest.mark.parametrize("seed", [5, 6, 7])
 def test_a_hidden_layer_on_words_learns_from_few_rows(seed: int) -> None:
     """A job takes a rate at which steps settle: at four times it one class of seven may be all that is predicted."""
-    train = {"epochs": 60, "learning_rate": None, "class_weights": "balanced"}
+    train = {"epochs": 60, "learning_rate": None}
     model = {"network": "mlp", "blocks": None, "hidden": 16}
     job = small_job(2, MARGINS, {"seed": seed, "model": model, "train": train})
     graphs = word_graphs()
