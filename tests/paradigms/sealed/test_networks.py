@@ -225,6 +225,38 @@ def test_where_no_step_is_judged_the_one_trial_has_hops() -> None:
     assert trial.blocks == ("own", "pooled.6")
 
 
+def word_graphs() -> list[PartyGraph]:
+    """A and B: 150 words each of 210 nodes of seven classes, and edges that mostly stay in a class; 70 nodes train."""
+    generator, classes = torch.Generator().manual_seed(1), 7
+    labels = torch.arange(210) % classes
+    often = torch.where(torch.arange(150) % classes == labels[:, None], 0.05, 0.02)
+    graphs = []
+    for holder in "AB":
+        words = torch.bernoulli(often, generator=generator)
+        sources, targets = torch.randint(210, (2, 420), generator=generator)
+        stays = torch.rand(420, generator=generator) < 0.7
+        targets = torch.where(stays, targets // classes * classes + labels[sources], targets)
+        ends = torch.stack([sources, targets])
+        graphs.append(PartyGraph(holder, words, torch.cat([ends, ends.flip(0)], 1)))
+    train = torch.arange(210) < 70
+    graphs[0] = replace(graphs[0], labels=labels, num_classes=classes, train_mask=train)
+    return graphs
+
+
+@pytest.mark.parametrize("seed", [5, 6, 7])
+def test_a_hidden_layer_on_words_learns_from_few_rows(seed: int) -> None:
+    """A job takes a rate at which steps settle: at four times it one class of seven may be all that is predicted."""
+    train = {"epochs": 60, "learning_rate": None}
+    model = {"network": "mlp", "blocks": None, "hidden": 16}
+    job = small_job(2, MARGINS, {"seed": seed, "model": model, "train": train})
+    graphs = word_graphs()
+    margins = chosen_twin(job, graphs).predict()
+    assert margins is not None
+    assert graphs[0].labels is not None
+    right = logits_of(margins).argmax(1) == graphs[0].labels
+    assert right[70:].double().mean() > 0.72
+
+
 def test_unit_rows_undo_what_columns_were_scaled_by() -> None:
     """Of words, whatever each was standardised by, rows are those of 0 and 1, of length 1; constant columns are 0."""
     words = torch.tensor([[1, 0, 0, 5], [1, 1, 0, 5], [0, 1, 1, 5], [0, 0, 0, 5]], dtype=torch.float64)

@@ -44,7 +44,7 @@ from veilgraph.protocol.judge import balanced_weights
 _OF_WORDS: Final = (
     Trial(("pooled.6",), deep=False, learning_rate=8.0, weight_decay=2.5e-4),
     Trial(("each.2",), deep=False, learning_rate=8.0, weight_decay=2.5e-4),
-    Trial((OWN, "pooled.1", "pooled.2", "pooled.3"), deep=True, learning_rate=4.0, weight_decay=1e-2, drops=True),
+    Trial((OWN, "pooled.1", "pooled.2", "pooled.3"), deep=True, learning_rate=1.0, weight_decay=1e-2, drops=True),
 )
 _OF_TABLES: Final = (
     Trial((OWN, "pooled.6"), deep=False, learning_rate=1.0, weight_decay=5e-3),
