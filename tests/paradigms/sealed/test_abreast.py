@@ -1,14 +1,17 @@
 """Trials that are made side by side are what they are in turn, in fewer rounds."""
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.paradigms.sealed.programs import TWIN, by_trust, outcomes, small_graphs, small_job, trying
+from tests.paradigms.sealed.programs import TWIN, by_trust, layers, outcomes, saved, small_graphs, small_job, trying
+from tests.paradigms.sealed.two_sessions import cut_and_resumed, nodes_with_equal_low_bits, repeated_messages
 from veilgraph.core.types import SERVER
 from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.machine import PlainMachine
@@ -18,6 +21,8 @@ from veilgraph.paradigms.sealed.plan import Trial
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import twin_context
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
 EVERY = 3
 """Steps after which one is judged: of the trials, each another number after its beginning."""
@@ -97,6 +102,33 @@ def test_parties_score_and_train_as_the_twin_does(holders: int) -> None:
             told = [step["told"] for step in found["A"] if "told" in step]
             assert len(twin) == 2
             assert all(float((one - other).abs()) <= 1 for one, other in zip(told, twin, strict=True))
+
+
+@pytest.mark.parametrize("cut", [4, 5])
+@pytest.mark.parametrize("trust", ["dealer", "majority"])
+def test_a_training_that_was_cut_among_steps_made_beforehand_goes_on(
+    trust: str, cut: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The label holder ends before it saves what others have saved already; no draw is in both sessions."""
+    append = RunDirectory.append_metrics
+
+    def late(self: RunDirectory, record: Record) -> None:
+        append(self, record)
+        if record["epoch"] == cut:
+            time.sleep(1)  # in which others make the steps that need nobody
+
+    holders = 2 if trust == "dealer" else 3
+    job, graphs = job_of(9, holders), small_graphs(holders, columns=12)
+    job = job.model_copy(update={"trust": trust, "train": job.train.model_copy(update={"evaluate_every": 2})})
+    with trying(*three_trials(job)):
+        job = saved(tmp_path / "data", job, graphs)
+        whole = layers(train(job, tmp_path / "whole").path)
+        monkeypatch.setattr(RunDirectory, "append_metrics", late)
+        run = cut_and_resumed(job, tmp_path / "cut", cut)
+    for party in job.computing:
+        assert repeated_messages(run, party) == 0
+        assert nodes_with_equal_low_bits(run, party) == set()
+    assert all(float((one - other).abs().max()) < 1e-3 for one, other in zip(whole, layers(run), strict=True))
 
 
 def test_side_by_side_the_same_bytes_take_two_thirds_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
