@@ -32,7 +32,7 @@ def job_of(epochs: int, holders: int = 2) -> SealedJob:
     train = {
         "epochs": epochs,
         "evaluate_every": EVERY,
-        "checkpoint_every": 2,
+        "checkpoint_every": EVERY,
         "select_by": "accuracy",
         "class_weights": "balanced",
     }
@@ -74,7 +74,7 @@ def test_every_step_and_score_is_what_it_is_in_turn(epochs: int, monkeypatch: py
         assert not abreast.are_abreast(context)
         in_turn = reached(SealedProgram(PlainMachine(list(data)), context), epochs)
     for step, (one, other) in enumerate(zip(together, in_turn, strict=True)):
-        kept = (step + 1) % EVERY == 0 or (step + 1) % 2 == 0 or step + 1 == epochs
+        kept = (step + 1) % EVERY == 0 or step + 1 == epochs
         names = {name for name in other if kept or not name.startswith(("weight", "range"))}
         assert names <= set(one)
         assert ("told" in one) == ("told" in other) == ((step + 1) % EVERY == 0 or step + 1 == epochs)
@@ -89,6 +89,16 @@ def test_columns_with_units_of_their_own_are_tried_in_turn() -> None:
         context, _ = twin_context(job, small_graphs())
     assert len(context.plan.trials) == 3
     assert not abreast.are_abreast(context)
+
+
+@pytest.mark.parametrize(("saves", "expected"), [(EVERY - 1, False), (EVERY, True), (2 * EVERY, True)])
+def test_trials_are_made_in_turn_where_checkpoints_are_more_often_than_evaluations(saves: int, expected: bool) -> None:
+    """Else one holder is two checkpoints ahead of another, and a job that is cut then cannot go on."""
+    job = job_of(12)
+    job = job.model_copy(update={"train": job.train.model_copy(update={"checkpoint_every": saves})})
+    with trying(*three_trials(job)):
+        context, _ = twin_context(job, small_graphs(columns=12))
+    assert abreast.are_abreast(context) == expected
 
 
 @pytest.mark.parametrize("holders", [2, 3])
@@ -119,7 +129,9 @@ def test_a_training_that_was_cut_among_steps_made_beforehand_goes_on(
 
     holders = 2 if trust == "dealer" else 3
     job, graphs = job_of(9, holders), small_graphs(holders, columns=12)
-    job = job.model_copy(update={"trust": trust, "train": job.train.model_copy(update={"evaluate_every": 2})})
+    job = job.model_copy(
+        update={"trust": trust, "train": job.train.model_copy(update={"evaluate_every": 2, "checkpoint_every": 2})}
+    )
     with trying(*three_trials(job)):
         job = saved(tmp_path / "data", job, graphs)
         whole = layers(train(job, tmp_path / "whole").path)
