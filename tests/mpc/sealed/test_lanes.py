@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from tests.mpc.sealed.parties import dealers, of, run, secret
+from tests.mpc.sealed.parties import TWIN, dealers, of, run, secret, wire
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.types import SERVER, PartyId, Tag
 from veilgraph.link.view import RecordedLink
@@ -82,6 +82,39 @@ def test_what_each_sends_and_in_which_order_does_not_depend_on_what_is_late(hold
         )
     assert orders[0] == orders[1] == orders[2]
     assert all(len({(to, tag) for to, tag, _ in sent}) == len(sent) > 3 for sent in orders[0].values())
+
+
+@pytest.mark.parametrize("owners", ["A", "B", "AB", "ABC"])
+@pytest.mark.parametrize(("holders", "dealer"), [(3, SERVER), (3, "A"), (3, "C"), (4, "B")])
+def test_nobody_waits_forever_for_rows_that_come_portion_by_portion(
+    owners: str, holders: int, dealer: PartyId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of edges and chosen rows of a dealer, too; the dealer may be ahead of nothing that is used in a later turn."""
+    monkeypatch.setattr("veilgraph.mpc.sealed.hops.CHUNK_BYTES", 64)
+    monkeypatch.setattr("veilgraph.mpc.sealed.wire.AT_ONCE", 14)
+    monkeypatch.setattr("veilgraph.mpc.sealed.machine.COMPARED_AT_ONCE", 14)
+    monkeypatch.setattr("veilgraph.mpc.sealed.correlations.STRIDE_BYTES", 16)
+    nodes, edges, rows = 6, torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), torch.tensor([4, 2, 0])
+
+    def program(machine: Machine) -> Wire:
+        x = machine.put("A", of(machine, "A", torch.arange(48.0).reshape(nodes, 8)), (nodes, 8), 8)
+        graphs = [machine.hidden_graph(owner, of(machine, owner, edges), nodes, 5) for owner in owners]
+
+        def hopped() -> Wire:
+            return machine.open(machine.hop(graphs, x))
+
+        def picked() -> Wire:
+            return machine.open(machine.pick(owners[0], of(machine, owners[0], rows), len(rows), x))
+
+        def below() -> Wire:
+            return machine.open(machine.value(machine.negative(x.plus(-20.0), 18)).times(1 << 8).halved(8))
+
+        parts = [hopped, picked, below]
+        return concatenate(machine.abreast([*parts, lambda: concatenate(machine.abreast(parts))]))
+
+    found = run(program, holders, dealer=dealer)
+    expected = wire(found, TWIN).known
+    assert torch.equal(secret(found) * 2.0**-8, expected)
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])

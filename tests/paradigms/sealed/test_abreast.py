@@ -1,14 +1,17 @@
 """Trials that are made side by side are what they are in turn, in fewer rounds."""
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.paradigms.sealed.programs import TWIN, by_trust, outcomes, small_graphs, small_job, trying
+from tests.paradigms.sealed.programs import TWIN, by_trust, layers, outcomes, saved, small_graphs, small_job, trying
+from tests.paradigms.sealed.two_sessions import cut_and_resumed, nodes_with_equal_low_bits, repeated_messages
 from veilgraph.core.types import SERVER
 from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.machine import PlainMachine
@@ -18,6 +21,8 @@ from veilgraph.paradigms.sealed.plan import Trial
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import twin_context
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
 EVERY = 3
 """Steps after which one is judged: of the trials, each another number after its beginning."""
@@ -27,7 +32,7 @@ def job_of(epochs: int, holders: int = 2) -> SealedJob:
     train = {
         "epochs": epochs,
         "evaluate_every": EVERY,
-        "checkpoint_every": 2,
+        "checkpoint_every": EVERY,
         "select_by": "accuracy",
         "class_weights": "balanced",
     }
@@ -69,7 +74,7 @@ def test_every_step_and_score_is_what_it_is_in_turn(epochs: int, monkeypatch: py
         assert not abreast.are_abreast(context)
         in_turn = reached(SealedProgram(PlainMachine(list(data)), context), epochs)
     for step, (one, other) in enumerate(zip(together, in_turn, strict=True)):
-        kept = (step + 1) % EVERY == 0 or (step + 1) % 2 == 0 or step + 1 == epochs
+        kept = (step + 1) % EVERY == 0 or step + 1 == epochs
         names = {name for name in other if kept or not name.startswith(("weight", "range"))}
         assert names <= set(one)
         assert ("told" in one) == ("told" in other) == ((step + 1) % EVERY == 0 or step + 1 == epochs)
@@ -86,6 +91,16 @@ def test_columns_with_units_of_their_own_are_tried_in_turn() -> None:
     assert not abreast.are_abreast(context)
 
 
+@pytest.mark.parametrize(("saves", "expected"), [(EVERY - 1, False), (EVERY, True), (2 * EVERY, True)])
+def test_trials_are_made_in_turn_where_checkpoints_are_more_often_than_evaluations(saves: int, expected: bool) -> None:
+    """Else one holder is two checkpoints ahead of another, and a job that is cut then cannot go on."""
+    job = job_of(12)
+    job = job.model_copy(update={"train": job.train.model_copy(update={"checkpoint_every": saves})})
+    with trying(*three_trials(job)):
+        context, _ = twin_context(job, small_graphs(columns=12))
+    assert abreast.are_abreast(context) == expected
+
+
 @pytest.mark.parametrize("holders", [2, 3])
 def test_parties_score_and_train_as_the_twin_does(holders: int) -> None:
     epochs = 6
@@ -97,6 +112,35 @@ def test_parties_score_and_train_as_the_twin_does(holders: int) -> None:
             told = [step["told"] for step in found["A"] if "told" in step]
             assert len(twin) == 2
             assert all(float((one - other).abs()) <= 1 for one, other in zip(told, twin, strict=True))
+
+
+@pytest.mark.parametrize("cut", [4, 5])
+@pytest.mark.parametrize("trust", ["dealer", "majority"])
+def test_a_training_that_was_cut_among_steps_made_beforehand_goes_on(
+    trust: str, cut: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The label holder ends before it saves what others have saved already; no draw is in both sessions."""
+    append = RunDirectory.append_metrics
+
+    def late(self: RunDirectory, record: Record) -> None:
+        append(self, record)
+        if record["epoch"] == cut:
+            time.sleep(1)  # in which others make the steps that need nobody
+
+    holders = 2 if trust == "dealer" else 3
+    job, graphs = job_of(9, holders), small_graphs(holders, columns=12)
+    job = job.model_copy(
+        update={"trust": trust, "train": job.train.model_copy(update={"evaluate_every": 2, "checkpoint_every": 2})}
+    )
+    with trying(*three_trials(job)):
+        job = saved(tmp_path / "data", job, graphs)
+        whole = layers(train(job, tmp_path / "whole").path)
+        monkeypatch.setattr(RunDirectory, "append_metrics", late)
+        run = cut_and_resumed(job, tmp_path / "cut", cut)
+    for party in job.computing:
+        assert repeated_messages(run, party) == 0
+        assert nodes_with_equal_low_bits(run, party) == set()
+    assert all(float((one - other).abs().max()) < 1e-3 for one, other in zip(whole, layers(run), strict=True))
 
 
 def test_side_by_side_the_same_bytes_take_two_thirds_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,11 @@ class Holder:
         self.is_second = link.party in holders[1:2]
         self._operations = Operations()
         self.turn: Callable[[], None] = _go_on
-        """Called once a round, by every holder and the dealer: it lets other parts of the program go on."""
+        """Called once a round, by every holder and the dealer: it lets other parts of the program go on.
+
+        What the dealer deals before its turn a holder receives before its own: a dealer that is too far ahead waits for
+        acknowledgements, and so must not wait for those of a later turn.
+        """
         self._stream = Stream(secrets(SEED_BYTES)) if dealer == NOBODY else self._received_stream(dealer)
         self._pair: Stream | None = None
         if shares_stream and self.leads:
@@ -271,6 +275,13 @@ class Dealer(ABC):
         self.party, self.holders = party, tuple(holders)
         self.operations = Operations()
         self.turn: Callable[[], None] = _go_on
+        self.turns = 0
+        """How many of them were taken."""
+
+    def take_turn(self) -> None:
+        """Let other parts of the program go on."""
+        self.turns += 1
+        self.turn()
 
     def next(self) -> None:
         """Begin an operation, or a part of one with messages of its own."""

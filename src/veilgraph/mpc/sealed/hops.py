@@ -283,7 +283,8 @@ class Hop(Operation[Summands]):
         if holder.leads:
             total += ((1 - dealers) << self.weight_bits) * public
         self._add_sums(total, public)
-        for place, portion in enumerate(self._portions):
+        portions = list(self._portions)
+        for portion in portions:
             parts = [(holder.next(Kind.MASKED_ROWS), *part) for part in portion]
             # What others wait for goes out before anything is waited for.
             for tag, graph, columns in parts:
@@ -294,11 +295,14 @@ class Hop(Operation[Summands]):
                     masked, share = _masked_rows(graph, holder.drawn([form] * self._draws))
                     holder.link.send(graph.owner, tag, masked)
                     total[:, columns] -= share
-            if self._owners_wait or not place:
+            own = [(tag, graph, columns) for tag, graph, columns in parts if graph.own]
+            dealt = [holder.dealt(tag, [self._form(graph, columns)] * 2) for tag, graph, columns in own]
+            if self._owners_wait or portion is portions[-1]:
                 holder.turn()
-            for tag, graph, columns in parts:
-                if graph.own:
-                    total[:, columns] -= self._owners_share(holder, graph, tag, self._form(graph, columns))
+            for (tag, graph, columns), corrections in zip(own, dealt, strict=True):
+                form = self._rows_form(self._form(graph, columns))
+                received = gather(holder.link, holder.others, tag, *form).values()
+                total[:, columns] -= _own_share(graph, corrections, received)
         return Summands(total, self.wire.bits + self.weight_bits)
 
     @property
@@ -309,10 +313,6 @@ class Hop(Operation[Summands]):
     def _rows_form(self, form: Form) -> Form:
         """Form of the masked rows that the owner is sent."""
         return ((2, *form[0]), form[1]) if self.weight_bits else form
-
-    def _owners_share(self, holder: Holder, graph: HiddenGraph, tag: Tag, form: Form) -> Tensor:
-        corrections = holder.dealt(tag, [form] * 2)
-        return _own_share(graph, corrections, gather(holder.link, holder.others, tag, *self._rows_form(form)).values())
 
     def _share_for_dealer(
         self, holder: Holder, graph: HiddenGraph, tag: Tag, public: Tensor, form: Form
@@ -335,14 +335,17 @@ class Hop(Operation[Summands]):
         for graph in self.graphs:
             if graph.owner == dealer.party and graph.adjacency is not None:
                 total -= torch.from_numpy(graph.adjacency @ mask.numpy())
-        for graph, columns in chain(*self._portions):
-            dealer.next()
-            form = self._form(graph, columns)
-            if graph.owner == dealer.party:
-                share = dealer.own(partial(self._dealers_share, graph, form))
-                total[:, columns] += 0 if share is None else share
-            else:
-                dealer.deal(graph.owner, [form] * 2, partial(self._corrections_of, dealer, graph, columns, form))
+        for place, portion in enumerate(self._portions):
+            if place and self._owners_wait:
+                dealer.take_turn()  # as holders do, who send the next rows in their next turn
+            for graph, columns in portion:
+                dealer.next()
+                form = self._form(graph, columns)
+                if graph.owner == dealer.party:
+                    share = dealer.own(partial(self._dealers_share, graph, form))
+                    total[:, columns] += 0 if share is None else share
+                else:
+                    dealer.deal(graph.owner, [form] * 2, partial(self._corrections_of, dealer, graph, columns, form))
         return Summands(total, self.wire.bits + self.weight_bits)
 
     def _dealers_share(self, graph: HiddenGraph, form: Form, dealer: LinkedDealer) -> Tensor:

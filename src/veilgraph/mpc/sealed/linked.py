@@ -61,9 +61,10 @@ class DealerMachine(Machine):
     def run(self, operation: Operation[Result]) -> Result:
         """Deal for an operation, and then take as many turns as the holders do, so that all deal in one order."""
         dealing = self.dealing
+        end = dealing.turns + len(operation.rounds(self.computing))
         found = operation.deal(dealing)
-        for _ in operation.rounds(self.computing):
-            dealing.turn()
+        while dealing.turns < end:
+            dealing.take_turn()
         return found
 
     @override

@@ -78,8 +78,8 @@ class Pick(Operation[Summands]):
         made = (self._for_dealer if holder.dealer == self.owner else self._for_holder)(holder, tag)
         tags = chain([tag], iter(lambda: holder.next(Kind.PLACEMENT), None))
         found = self._summands(made(next(tags), wire) for wire in self._portions)
-        if holder.dealer == self.owner:
-            holder.turn()  # behind all that the dealer waits for
+        if self.owner in (holder.party, holder.dealer):
+            holder.turn()  # behind all that the dealer deals, or waits for
         return found
 
     def _for_holder(self, holder: Holder, tag: Tag) -> Callable[[Tag, Wire], Tensor]:
@@ -92,7 +92,6 @@ class Pick(Operation[Summands]):
         rows = self.chosen()
         relative = rest_after(rows, shuffled(holder.drawn(self._order)[0]))
         broadcast(holder.link, holder.others, tag, relative)
-        holder.turn()
 
         def made(tag: Tag, wire: Wire) -> Tensor:
             (dealt,) = holder.dealt(tag, [_form(wire)])

@@ -23,6 +23,7 @@ from veilgraph.mpc.sealed.cut_and_choose import Dealing, checked_link, dealer_of
 from veilgraph.mpc.sealed.linked import DealerMachine, HolderMachine
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.pair import PairMachine
+from veilgraph.paradigms.sealed.abreast import are_abreast
 from veilgraph.paradigms.sealed.inputs import (
     max_degree_of,
     own_data,
@@ -124,6 +125,8 @@ class SealedRole(Role):
         sizes = self.sizes({holder: hellos[holder] for holder in session.holders})
         self.nodes, self._asked = sizes.nodes, sizes.asked
         context = Context(sizes, plan_of(self._job, sizes), session.settings.data.label_party, {})
+        if not start.epoch and are_abreast(context):
+            self.in_lockstep = False  # a step that is made already needs nobody, so it does not show what others have
         self._named = {holder: block.asked for holder, block in context.learners.items()}
         machine = self.machine(lambda machine: self._rehearse(machine, context, start))
         self._start, self._classes = start.session, sizes.classes
