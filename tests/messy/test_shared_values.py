@@ -56,6 +56,22 @@ def test_a_device_of_each_node_joins_nodes_where_several_have_it(tmp_path, devic
     assert [each.shared for each in read_party_settings(tmp_path / "a.yaml").edges] == (["device"] if shared else [])
 
 
+def test_both_files_may_call_the_named_ids_alike(tmp_path):
+    ids = [f"c{n}" for n in range(90)]
+    write(tmp_path / "customers.csv", {"policy": ids, "age": [20 + n % 7 for n in range(90)]})
+    write(tmp_path / "uses.csv", {"policy": ids * 2, "device": [f"g{n // 3}" for n in range(180)]})
+    files = [tmp_path / name for name in ("uses.csv", "customers.csv")]
+    result = veilgraph("data", "init", *files, "--id", "policy", "--out", tmp_path / "a.yaml")
+    assert result.exit_code == 0, result.output
+    assert [(each.source, each.shared) for each in read_party_settings(tmp_path / "a.yaml").edges] == [
+        ("policy", "device")
+    ]
+    write(tmp_path / "uses.csv", {"policy": ids * 2, "age": list(range(180))})
+    result = veilgraph("data", "init", *files, "--id", "policy", "--out", tmp_path / "b.yaml")
+    assert "uses.csv: --id policy: 'c0' is in 2 rows" in " ".join(result.output.split())
+    assert not (tmp_path / "b.yaml").exists()
+
+
 def test_jobs_that_protect_edges_refuse_shared_values(tmp_path):
     nodes = {"file": "n.csv", "id": "id", "features": [{"columns": "x", "scale": {"low": 0, "high": 1}}]}
     edges = [{"file": "e.csv", "source": "a", "shared": "device"}]

@@ -22,6 +22,7 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pooling import pool
 from veilgraph.mpc.sealed.functions import BITS, range_tests
 from veilgraph.mpc.sealed.linked import HolderMachine
 from veilgraph.mpc.sealed.machine import Machine
@@ -31,7 +32,7 @@ from veilgraph.paradigms.sealed.plan import MOST_RANKED, Trial
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.steps import WEIGHT_BITS
-from veilgraph.paradigms.sealed.twin import check_ranges, twin_context
+from veilgraph.paradigms.sealed.twin import check_ranges, train_plain, twin_context
 from veilgraph.runtime.launch.jobs import resume, train
 
 CLOSE: Final = 1e-3
@@ -379,6 +380,19 @@ def test_of_a_score_one_number_is_opened_and_a_trial_out_of_range_has_none_right
     assert {to for to, _ in (first, second)} == {"A", "B"}
     assert float(first[1]) == float(second[1]) == 0, "of the last trial, whose weights are in range"
     assert (classes[0], classes[1].shape) == ("A", (30, 1))
+
+
+def test_a_baseline_whose_trial_is_out_of_range_goes_on_to_the_next_as_the_job_does() -> None:
+    trials = [Trial(("pooled.2",), deep=False, learning_rate=rate, weight_decay=0) for rate in (RATE, 0.25)]
+    train = {"select_by": "accuracy", "evaluate_every": 2, "epochs": 8, "learning_rate": None}
+    job, graphs = small_job(2, {"train": train}), small_graphs()
+    with trying(*trials):
+        found = train_plain(job, pool(graphs, "A"), lambda _: None)
+    judged = [each["epoch"] for each in found.metrics if "val_accuracy" in each]
+    assert 4 not in judged, "this trial is in range"
+    assert judged[-2:] == [6, 8]
+    with trying(*trials[:1]), refused(RangeOverflow, code="left-range"):
+        train_plain(job, pool(graphs, "A"), lambda _: None)
 
 
 def test_rows_that_were_out_of_range_fail_every_trial() -> None:

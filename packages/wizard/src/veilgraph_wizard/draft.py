@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -310,7 +311,15 @@ class _Drafting:
         else:
             comment = ""
         yield f"  column: {_text(label.name)}{comment}"
-        yield f"  classes: [{'..., ...' if self._choices.of_own_label else ', '.join(map(_text, label.distinct))}]"
+        classes = label.distinct
+        if self._choices.of_own_label:
+            yield "  classes: [..., ...]"
+        elif len(classes) == 2:
+            rows = Counter(value.strip() for value in label.known)
+            classes = tuple(sorted(classes, key=lambda each: -rows[each]))  # average precision is of the second
+            yield f"  classes: [{', '.join(map(_text, classes))}]  # the second is looked for, as fraud is"
+        else:
+            yield f"  classes: [{', '.join(map(_text, classes))}]"
         yield from self._split()
 
     def _split(self) -> Iterator[str]:

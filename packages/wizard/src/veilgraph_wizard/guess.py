@@ -124,6 +124,7 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
     taken = {*(each.sample.path for each in nodes), *(each.sample.path for each in edges)}
     for each in rest:
         if each.path not in taken:
+            _check_unique(each, choices.id)
             raise DataError(
                 f"{each.path}: is neither of nodes, with an id that differs in every row{_not_quite(each)}, nor of "
                 "edges, with columns named as source and target, or from and to; name its ids (--id COLUMN) or the "
@@ -184,17 +185,19 @@ def _identified(nodes: Nodes, name: str) -> Nodes:
     return Nodes(nodes.sample, found, tuple(each for each in columns if each is not found))
 
 
-def _check_unique(sample: Sample, column: SampledColumn) -> None:
+def _check_unique(sample: Sample, name: str | None) -> None:
     """Refuses what --id names where it is no id of every row, or of nearly every row as in an export with slips."""
-    if column.has_missing or _repeats(column):
-        raise DataError(
-            f"{sample.path}: --id {column.name}: {_why_no_id(column)}; a table of nodes has a row for each, with its "
-            "id: leave other rows out of it, or name another column"
-        )
+    for column in sample.columns:
+        if column.name == name and not _differs(column):
+            raise DataError(
+                f"{sample.path}: --id {name}: {_why_no_id(column)}; a table of nodes has a row for each, with its "
+                "id: leave other rows out of it, or name another column"
+            )
 
 
-def _repeats(column: SampledColumn) -> bool:
-    return len(column.distinct) < (1 - _MOST_REPEATED) * len(column.values)
+def _differs(column: SampledColumn) -> bool:
+    """Whether every row has a value, and nearly all have another."""
+    return not column.has_missing and len(column.distinct) >= (1 - _MOST_REPEATED) * len(column.values)
 
 
 def _why_no_id(column: SampledColumn) -> str:
@@ -218,7 +221,7 @@ def _not_quite(sample: Sample) -> str:
 def _nearly_ids(sample: Sample) -> SampledColumn | None:
     """The column that is called as ids are, and differs in nearly every row; None where there is none."""
     called = (each for each in sample.columns if _IDS.fullmatch(each.name.strip()))
-    return next((each for each in called if not each.has_missing and not _repeats(each)), None)
+    return next((each for each in called if _differs(each)), None)
 
 
 def _labels(nodes: Sequence[Nodes], name: str | None) -> tuple[SampledColumn | None, Nodes | None]:
@@ -302,6 +305,9 @@ def _holders(
 
 def _as_nodes(samples: Sequence[Sample], edges: Sequence[Edges], choices: Choices) -> list[Nodes]:
     """Those that are of nodes. Ids are the column that other files have most of: a case has a number of its own too."""
+    if not any(_differs(column) for each in samples for column in each.columns if column.name == choices.id):
+        for each in samples:  # else one that repeats it may say who uses which device
+            _check_unique(each, choices.id)
     ends = [Counter(map(plain, {*each.source.known, *each.target.known})) for each in edges]
     numbered = Counter(column.name for each in samples for column in _whole(each))
     again = {column for column, count in numbered.items() if count > 1}
@@ -361,8 +367,8 @@ def _ids(sample: Sample, choices: Choices, ends: Set[str], again: Set[str]) -> l
     ``again``. Where nothing else may, and it is decided which of several rows counts, some may repeat.
     """
     said = [column for column in sample.columns if column.name == choices.id]
-    for each in said:
-        _check_unique(sample, each)
+    if not all(map(_differs, said)):
+        return []
     texts = [column for column in sample.columns if column.is_unique and column.written in ("text", "category")]
     named = [
         each

@@ -10,6 +10,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
+from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.tensor_file import Record
@@ -173,8 +174,8 @@ def train_plain(
         program.step(epoch - 1)
         record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
         earlier = best if program.trial != trial and job.data.feature_scaling == "standard" else earlier
-        if _is_judged(job, epoch):
-            own = _predicted_logits(program)
+        own = _logits_in_range(program) if _is_judged(job, epoch) else None
+        if own is not None:
             tried = [own] if earlier is None else [own, (own + earlier) / 2]
             logits = max(tried, key=lambda each: objective.score(each).selection(job.train.select_by))
             scores = replace(objective.score(logits), val_loss=0.0)
@@ -204,6 +205,14 @@ def _fit_home(job: SealedJob, graph: PartyGraph, progress: Progress) -> PlainRes
     progress(metrics)
     values = objective.score(output, everything=True).values
     return PlainResult({"best_epoch": 1, **values, "seconds_per_step": metrics[0]["step_seconds"]}, metrics, output)
+
+
+def _logits_in_range(program: SealedProgram) -> Tensor | None:
+    """Return the logits of a step; None where it has left the range of the ring, and so has nothing right in a job."""
+    try:
+        return _predicted_logits(program)
+    except RangeOverflow:
+        return None
 
 
 def _predicted_logits(program: SealedProgram) -> Tensor:
