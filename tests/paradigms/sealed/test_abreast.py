@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.paradigms.cutting import CutError
 from tests.paradigms.sealed.programs import TWIN, by_trust, layers, outcomes, saved, small_graphs, small_job, trying
 from tests.paradigms.sealed.two_sessions import cut_and_resumed, nodes_with_equal_low_bits, repeated_messages
 from veilgraph.core.types import SERVER
@@ -19,9 +20,10 @@ from veilgraph.paradigms.sealed import abreast
 from veilgraph.paradigms.sealed.inputs import plan_of
 from veilgraph.paradigms.sealed.plan import Trial
 from veilgraph.paradigms.sealed.program import SealedProgram
+from veilgraph.paradigms.sealed.roles import SealedDealer
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import twin_context
-from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.launch.jobs import resume, train
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
 EVERY = 3
@@ -143,8 +145,29 @@ def test_a_training_that_was_cut_among_steps_made_beforehand_goes_on(
     assert all(float((one - other).abs().max()) < 1e-3 for one, other in zip(whole, layers(run), strict=True))
 
 
+def test_holders_do_not_go_on_without_a_dealer_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they are more than two checkpoints ahead of it, and the job cannot be resumed."""
+    catch_up = SealedDealer.catch_up
+
+    def ends(self: SealedDealer, epoch: int | None) -> None:
+        if epoch == 13:
+            time.sleep(2)
+            raise CutError
+        catch_up(self, epoch)
+
+    job = job_of(24)
+    with trying(*three_trials(job)):
+        job = saved(tmp_path / "data", job, small_graphs(columns=12))
+        monkeypatch.setattr(SealedDealer, "catch_up", ends)
+        with pytest.raises(CutError):
+            train(job, tmp_path / "run")
+        monkeypatch.undo()
+        assert resume(tmp_path / "run").summary["started_at"] in (9, 12)
+
+
 def test_side_by_side_the_same_bytes_take_two_thirds_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of(12)
+    job = job.model_copy(update={"train": job.train.model_copy(update={"checkpoint_every": 12})})
     with trying(*three_trials(job)):
         context = replace(twin_context(job, small_graphs(columns=12))[0], data={})
     spent = []

@@ -256,11 +256,20 @@ class SealedProgram(Steps, Program):
             numbers = steps_abreast(plan, place)
             advances = [partial(self._lanes[plan.trial_of(each)]._advance, each) for each in numbers]
             self._reached |= dict(zip(numbers, self._machine.abreast(advances), strict=True))
+        elif number % plan.saved_every == 0:
+            self._await_all()  # or whoever still runs would go on, and drop the last checkpoint that all have
         reached = self._reached.pop(number)
         self.switch_to(plan.trial_of(number))
         self._told = reached.told
         for name, value in reached.state.items():
             setattr(self, name, value)
+
+    def _await_all(self) -> None:
+        """Open zeros, for which each party waits for all others."""
+        machine = self._machine
+        nothing = machine.open(machine.split(machine.constant(torch.zeros(1, dtype=torch.int64))))
+        for holder in machine.computing:
+            machine.reveal(nothing, holder)
 
     def _advance(self, number: int) -> Reached:
         """Make a step, and judge it where that is due."""
