@@ -69,6 +69,9 @@ def test_both_files_may_call_the_named_ids_alike(tmp_path):
     write(tmp_path / "uses.csv", {"policy": ids * 2, "age": list(range(180))})
     result = veilgraph("data", "init", *files, "--id", "policy", "--out", tmp_path / "b.yaml")
     assert "uses.csv: --id policy: 'c0' is in 2 rows" in " ".join(result.output.split())
+    write(tmp_path / "customers.csv", {"policy": ["", *ids[1:]], "age": [20 + n % 7 for n in range(90)]})
+    result = veilgraph("data", "init", files[1], "--id", "policy", "--out", tmp_path / "b.yaml")
+    assert "customers.csv: --id policy: a row has no value there" in " ".join(result.output.split())
     assert not (tmp_path / "b.yaml").exists()
 
 

@@ -77,6 +77,19 @@ def test_a_result_says_on_whose_nodes_it_is_where_that_is_one_holder(own: bool) 
     assert run_table(summary, judge=judge).title == ("Result on A's own nodes" if own else "Result")
 
 
+@pytest.mark.parametrize("ranked", [True, False])
+def test_a_result_without_scores_has_accuracy_in_place_of_auc(ranked: bool) -> None:
+    shown = {"val_accuracy": 0.5, "test_accuracy": 0.75, "val_auc": 0.9, "test_auc": 0.8}
+    summary = {name: value if ranked or "auc" not in name else None for name, value in shown.items()}
+    rest = {"best_epoch": 1, "seconds_per_step": 1.0, "started_at": 0, "sent_bytes": {}}
+    measures = parse_job({"paradigm": "sealed", "train": {"select_by": "auc"}}).measures
+    names, values = (list(column.cells) for column in run_table({**summary, **rest}, measures).columns)
+    rows = {str(name): str(value) for name, value in zip(names, values, strict=True)}
+    assert rows["validation AUC" if ranked else "validation accuracy"] == ("0.9" if ranked else "50.0 %")
+    assert [str(name) for name in names].count("test accuracy") == 1
+    assert "–" not in rows.values()
+
+
 # Disclosures
 
 

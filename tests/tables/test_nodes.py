@@ -390,8 +390,8 @@ def test_one_row_of_an_id_counts_in_every_file(
 def test_without_a_choice_repeated_ids_are_refused_with_what_to_set(tmp_path: Path) -> None:
     with refused(DataError, key="id", value=3) as caught:
         with_duplicates(tmp_path)
-    assert "'A' is as 'a' is, the id of row 1 (2 ids have several rows: 'a', 'b')" in str(caught.value)
-    assert "set nodes.duplicates to first or last" in str(caught.value)
+    assert "'A' is as 'a' is, the id of row 1 (ids of several rows, 2: 'a', 'b')" in str(caught.value)
+    assert "merge them, or set nodes.duplicates to first or last" in str(caught.value)
     write(tmp_path / "nodes.csv", {"id": ["a", "b"], "x": [1.0, 2]})
     write(tmp_path / "usage.csv", {"id": ["x", "a", "b", "a"], "calls": [0.0, 1, 2, 3]})
     with refused(DataError, key="id", value=4):

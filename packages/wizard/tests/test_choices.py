@@ -337,7 +337,7 @@ def test_most_neighbours_in_a_draft_are_of_no_tables(tmp_path):
 def test_the_rarer_of_two_classes_comes_last_as_average_precision_is_of_it(tmp_path, rare):
     common = "ok" if rare == "fraud" else "fraud"
     ids, ages = [f"c{n}" for n in range(60)], [20 + n for n in range(60)]
-    write(tmp_path / "n.csv", {"customer_id": ids, "age": ages, "found": [rare, common, common] * 20})
+    write(tmp_path / "n.csv", {"customer_id": ids, "age": ages, "found": [rare, common, f"{common} "] * 20})
     out = tmp_path / "p.yaml"
     _, settings = init([tmp_path / "n.csv"], out, "--label", "found")
     assert settings.nodes.label.classes == (common, rare)

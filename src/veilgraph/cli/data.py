@@ -92,7 +92,7 @@ def _across_words(edges: describe.EdgeDescription, job: JobSettings | None) -> l
         found.append(f"{edges.file}: {used:,} join nodes of two holders of job {job.name}{more}")
         if limit is not None:
             refused = (1 << most.bit_length()) + (job.inputs.across is not None) > limit  # a bank states one at least
-            found[1] += f"; job {job.name} computes over {limit:,}, all holders' rounded up to powers of two together"
+            found[1] += f"; job {job.name} takes {limit:,} at most, all holders' rounded up to powers of two together"
             found[1] += f", and fails if it uses all of these: leave out edges of nodes like {hub}" * refused
     return found
 

@@ -94,7 +94,10 @@ def run_table(summary: Record, measures: Measures = CLASS_MEASURES, judge: Party
 
     ``judge``: the holder whose own nodes alone the figures are of.
     """
-    main, title = measures.main, f"Result on {judge}'s own nodes" if judge else "Result"
+    main = measures.main
+    if ACCURACY in measures.figures and summary.get(f"test_{main.name}") is None:
+        main = ACCURACY  # nothing is ranked where classes alone are opened
+    title = f"Result on {judge}'s own nodes" if judge else "Result"
     found = table(title, ("", ">"), [("best epoch", str(summary["best_epoch"]))], header=False)
     for split, title in (("val", "validation"), ("test", "test")):
         found.add_row(f"{title} {main.title}", main.shown(summary.get(f"{split}_{main.name}")))
@@ -102,7 +105,7 @@ def run_table(summary: Record, measures: Measures = CLASS_MEASURES, judge: Party
         found.add_row("test accuracy without what was released (ε → 0)", ACCURACY.shown(alone["test_accuracy"]))
     if (stacked := summary.get("stacked")) is not None:
         found.add_row("own edges added to margins at home", "yes" if stacked else "no, they add nothing")
-    for figure in measures.figures[1:]:
+    for figure in (each for each in measures.figures if each != main):
         if (value := summary.get(f"test_{figure.name}")) is not None:  # AUC is undefined where test nodes lack a class
             found.add_row(f"test {figure.title}", figure.shown(value) if figure.is_share else f"{value:.3f}")
     found.add_row("seconds per step", f"{summary['seconds_per_step']:.3f}", end_section=True)

@@ -203,7 +203,7 @@ def _rows_to_keep(ids: pa.StringArray, at: Rows, source: Source, duplicates: Dup
     if duplicates == "refuse" and repeated.any():
         row, several = int(repeated.argmax()), np.unique(first[repeated])
         some = ", ".join(repr(ids[int(place)].as_py()) for place in several[:5])
-        more = f" ({len(several):,} ids have several rows: {some})"
+        more = f" (ids of several rows, {len(several):,}: {some})"
         _refuse_repeated_id(source, int(at[row]), int(at[first[row]]), more)
     if duplicates == "last":
         last = np.zeros(len(ids), np.int64)
@@ -217,7 +217,7 @@ def _refuse_repeated_id(source: Source, row: int, earlier: int, more: str) -> No
     also = "also" if name == before else f"as {before!r} is,"
     raise DataError(
         f"{source.path}: column {source.id!r}, row {row}: {name!r} is {also} the id of row {earlier}{more}, and a node "
-        "has one row; merge them, set nodes.duplicates to first or last"
+        "has one row; merge them, or set nodes.duplicates to first or last"
         + ("" if name == before else ", or leave ids out")
     )
 

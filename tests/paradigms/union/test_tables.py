@@ -247,7 +247,7 @@ def test_check_says_whether_a_job_computes_over_the_node_with_the_most_edges(
         assert json.loads(CliRunner().invoke(app, arguments).stdout)["in_job"][0]["largest_degree"] == limit
         words = " ".join(CliRunner().invoke(app, arguments[:-1]).output.split())
         assert f"has the most edges, {most}, of pairs" in words
-        assert f"computes over {limit}," in words
+        assert f"takes {limit} at most," in words
         assert ("leave out edges of nodes like" in words) == fails
         if fails:
             with refused(DataError, key="model.max_degree"):

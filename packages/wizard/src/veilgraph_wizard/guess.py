@@ -305,9 +305,6 @@ def _holders(
 
 def _as_nodes(samples: Sequence[Sample], edges: Sequence[Edges], choices: Choices) -> list[Nodes]:
     """Those that are of nodes. Ids are the column that other files have most of: a case has a number of its own too."""
-    if not any(_differs(column) for each in samples for column in each.columns if column.name == choices.id):
-        for each in samples:  # else one that repeats it may say who uses which device
-            _check_unique(each, choices.id)
     ends = [Counter(map(plain, {*each.source.known, *each.target.known})) for each in edges]
     numbered = Counter(column.name for each in samples for column in _whole(each))
     again = {column for column, count in numbered.items() if count > 1}
@@ -368,7 +365,7 @@ def _ids(sample: Sample, choices: Choices, ends: Set[str], again: Set[str]) -> l
     """
     said = [column for column in sample.columns if column.name == choices.id]
     if not all(map(_differs, said)):
-        return []
+        return []  # it may say who uses which device
     texts = [column for column in sample.columns if column.is_unique and column.written in ("text", "category")]
     named = [
         each
