@@ -349,6 +349,16 @@ def test_evidence_of_all_parties_and_of_one_session(
         judged({**two, "B": replace(two["B"], facts=other)})
 
 
+def test_what_asks_a_dealer_for_more_than_it_has_is_nothing_that_was_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("veilgraph.mpc.sealed.correlations.STRIDE_BYTES", 1 << 11)
+    found = session(JOBS["two"], tmp_path)
+    asked = sum(tag.kind == Kind.READY for _, _, tag in taken(found))
+    assert asked > 9
+    assert judged(found).unseen == {}
+
+
 def test_a_session_that_goes_on_leaves_the_evidence_of_the_beginning(tmp_path: Path) -> None:
     job = saved(tmp_path / "data", JOBS["two"], small_graphs())
     with cut_at(3), pytest.raises(CutError):

@@ -41,7 +41,7 @@ from veilgraph.core.errors import (
 )
 from veilgraph.core.files import private_folder
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.core.types import SERVER, Link, PartyId, Tag
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.identity import Trust
 from veilgraph.link.signed import Signers, digest_of
@@ -63,7 +63,8 @@ class Verdict:
 
     Attributes:
         compared: party → how many of its signed messages are what it sends here.
-        unseen: party → how many more messages it sends here, while it is judged, that are in nobody's evidence.
+        unseen: party → how many more messages it sends here, while it is judged, that are in nobody's evidence; without
+            those that ask a dealer for more.
         named: party → how it deviated first.
         unjudged: party → the wrong message that it took first, after which nothing of it was judged.
         stopped: party → the error with which its part ended here.
@@ -174,7 +175,7 @@ class _ComparingLink(Wrapper):
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
         self._sent.add((to, tag))
         was = self._signed.get((self.party, to, tag))
-        if was is None and self._is_judged:
+        if was is None and self._is_judged and tag.kind != Kind.READY:  # a dealer reads no more of these than it needs
             self._found.unseen[self.party] = self._found.unseen.get(self.party, 0) + 1
         if was is not None and self._is_judged:
             if was == digest_of(tag, tensor):
