@@ -45,7 +45,6 @@ def main() -> None:
         "## Goals",
         "",
         *goals.section(goals.history()),
-        "",
         *measured,
     ]
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")

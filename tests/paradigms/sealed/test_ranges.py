@@ -372,7 +372,10 @@ def test_of_a_score_one_number_is_opened_and_a_trial_out_of_range_has_none_right
     with trying(*trials), pytest.MonkeyPatch.context() as patch:
         opened = revealed(patch)
         outcomes(job, small_graphs(), lambda program: whole(program, job))
-    *scores, first, second, classes = opened
+    *before, first, second, classes = opened
+    waited = [(to, float(told)) for to, told in before if told.shape == (1,)]  # for each other, after checkpoints
+    assert set(waited) <= {("A", 0.0), ("B", 0.0)}
+    scores = [(to, told) for to, told in before if told.shape != (1,)]
     assert [(to, told.shape) for to, told in scores] == [("A", (1, 1))] * 6
     right = [float(told) for _, told in scores]
     assert min(right[:2] + right[4:]) > 0

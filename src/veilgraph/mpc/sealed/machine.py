@@ -55,6 +55,8 @@ Value = TypeVar("Value")
 Other = TypeVar("Other")
 
 _LEAST_COMPUTING: Final = 2  # beside a holder that deals
+FEW_COMPARED: Final = 1 << 13
+"""Entries up to which a round takes longer than what it saves: two rounds deal a quarter more, and compute more."""
 COMPARED_AT_ONCE: Final = 1 << 20  # entries: for each, holders have more than 60 bytes in hand
 
 
@@ -278,12 +280,14 @@ class Machine(ABC):
         return replace(summands, part=summands.part + two_sided(summands.shape, epsilon, self.noise))
 
     def negative(self, wire: Wire, whole_bits: int | None = None) -> Bit:
-        """Whether each entry of a wire of Z_2^64 is below zero. Three rounds; with ``whole_bits`` n two.
+        """Whether each entry of a wire of Z_2^64 is below zero. Three rounds; of few with ``whole_bits`` n two.
 
         Every entry is then below 2^n in magnitude, or what is said of it is wrong; one between zero and −2^(n − 36)
         may count as not below zero. With ``whole_bits`` and fractional bits up to 36 together that is no entry.
         Rounds are of ``COMPARED_AT_ONCE`` entries each.
         """
+        if prod(wire.shape) > FEW_COMPARED:
+            whole_bits = None
         slices = row_slices(wire.shape, COMPARED_AT_ONCE)
         if len(slices) == 1:
             return self.run(Negative(wire, whole_bits))

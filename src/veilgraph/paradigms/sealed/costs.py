@@ -35,7 +35,7 @@ _SAVED: Final = 4  # copies of rows as a holder saves them, of which two are its
 """Fitted to block models of 10,000 to 169,343 nodes, all within a tenth (docs/reference/sealed-benchmarks.md)."""
 _MATRICES: Final = 1  # of a dense graph, as measured on ACM: 1.2 GB at most in any party
 _STEPS, _EVALUATIONS = "steps", "evaluations"
-CORE_S_A_GB: Final = (3, 20)
+CORE_S_A_GB: Final = (3, 25)
 """Seconds of a core for a GB that all parties together send: of the measured whole jobs the least and the most
 (docs/reference/sealed-benchmarks.md)."""
 
@@ -189,7 +189,7 @@ def _dealt_memory(context: Context, kept: tuple[int, int, int], widest: int) -> 
     found = {SERVER: _DEALER_BASE + common + _ITEM * dealt + _DEALER_SLOT * slots}
     for holder, width in put_in.items():
         own = sizes.nodes * width
-        hopped = everything + own + 2 * (moved or everything)  # or rows have hopped
+        hopped = everything + own + 4 * (moved or everything)  # or rows have hopped
         trained = columns + own * bool(columns) + 2 * moved + _SAVED * rows
         read = _READ * sizes.nodes * sizes.columns[holder]
         found[holder] = _BASE + common + read + _ITEM * max(hopped, trained) + _SLOT * slots

@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal, Self
 
@@ -269,12 +270,12 @@ class Plan:
     records: float | None = None
     flips: float | None = None
 
-    @property
+    @cached_property
     def blocks(self) -> tuple[str, ...]:
         """Names of all trials' blocks, each once."""
         return tuple(dict.fromkeys(block for trial in self.trials for block in trial.blocks))
 
-    @property
+    @cached_property
     def home(self) -> tuple[str, ...]:
         """The blocks that a holder makes at home and puts in, side by side: its own columns always."""
         needed = {OWN, *self.blocks, *(block.partition(".")[0] for block in self.blocks)}

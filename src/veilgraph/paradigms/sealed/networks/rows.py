@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from itertools import takewhile
 from math import prod
 from operator import add
@@ -111,7 +111,7 @@ class Rows:
         """Number of columns of a block at one relation, over all holders."""
         return sum(self.context.width_of(holder, block) for holder in self.context.abreast)
 
-    @property
+    @cached_property
     def _block_widths(self) -> dict[str, int]:
         """Block → its number of columns in a row, over all holders and relations."""
         return {
