@@ -32,7 +32,7 @@ _SLOT, _DEALER_SLOT = 115, 16  # bytes for each slot of hidden edges: permutatio
 _READ: Final = 4  # bytes of a number that a holder has read
 _PICKED: Final = 2  # copies of rows as a dealer picks them
 _SAVED: Final = 4  # copies of rows as a holder saves them, of which two are its shares
-"""Fitted to block models of 10,000 to 169,343 nodes, all within a tenth (docs/reference/sealed-benchmarks.md)."""
+"""Fitted to block models of 10,000 to 500,000 nodes, all within a ninth (docs/reference/sealed-benchmarks.md)."""
 _MATRICES: Final = 1  # of a dense graph, as measured on ACM: 1.2 GB at most in any party
 _STEPS, _EVALUATIONS = "steps", "evaluations"
 CORE_S_A_GB: Final = (3, 25)
