@@ -207,11 +207,9 @@ def test_steps_of_some_rows_change_weights_and_so_do_those_whose_products_might_
     context = twin_context(job_of("linear", OFTEN), wide_graphs(job_of("linear", OFTEN)))[0]
 
     def sums(**changes: Any) -> bool:
-        network, columns = begun(context).network, changes.pop("columns", context.sizes.columns)
-        network.context = replace(
-            context, plan=replace(context.plan, **changes), sizes=replace(context.sizes, columns=columns)
-        )
-        return network.sums_rows
+        columns = changes.pop("columns", context.sizes.columns)
+        changed = replace(context, plan=replace(context.plan, **changes), sizes=replace(context.sizes, columns=columns))
+        return Network(PlainMachine(list(context.data)), changed).sums_rows
 
     assert sums()
     assert not sums(batch=3)
