@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import resource
 import subprocess
 import sys
@@ -107,10 +108,11 @@ def history() -> list[Kept]:
 
 def processor() -> str:
     """This machine's processor: its maker's name, family and model, and what PyTorch uses of it."""
-    lines = (line.split(":", 1) for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines() if ":" in line)
-    said = {name.strip(): value.strip() for name, value in lines}
-    kind = f"{said.get('model name', 'unknown')} {said.get('cpu family', '')}/{said.get('model', '')}"
-    return f"{kind}, {torch.backends.cpu.get_cpu_capability()}"
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text("utf-8").splitlines() if told.exists() else [f"model name: {platform.processor()}"]
+    said = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    kind = " ".join(filter(None, (said.get("model name"), said.get("cpu family"), said.get("model"))))
+    return f"{kind or 'unknown'}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _commit() -> str:

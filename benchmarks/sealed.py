@@ -67,7 +67,7 @@ class SealedFigures:
 
 def measure(dataset: str) -> SealedFigures:
     """Sealed, vertical and PyG in turn, several times; then once over the slow network."""
-    job = with_overrides(shipped_job(f"{dataset}-sealed"), {"train.checkpoint_every": 1000, "timeout_s": 900})
+    job = with_overrides(shipped_job(f"{dataset}-sealed"), {"timeout_s": 900})
     vertical = with_overrides(
         shipped_job(dataset),
         {"train.epochs": _VERTICAL_STEPS, "train.patience": None, "train.evaluate_every": _VERTICAL_STEPS},

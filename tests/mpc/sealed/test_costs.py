@@ -262,6 +262,16 @@ def test_what_is_done_in_slices_costs_what_is_counted_and_no_message_is_longer(
         assert sent[SERVER] == (times, whole_messages[SERVER][1] + (times - 1) * HEADER_BYTES + padding(name))
 
 
+@pytest.mark.parametrize(("few", "rounds"), [(N * D, 2), (N * D - 1, 3)])
+def test_many_bounded_numbers_are_compared_in_three_rounds(
+    few: int, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they are many, a round takes less than what two rounds deal and compute beyond three."""
+    monkeypatch.setattr("veilgraph.mpc.sealed.machine.FEW_COMPARED", few)
+    before, operation = OPERATIONS["negative of 36 bits"]
+    assert costs(before, operation, 2, SERVER)[1] == counted(before, operation, 2, SERVER)[1] == rounds
+
+
 def padding(name: str) -> int:
     """Bytes by which columns apart, of 32 bits, are filled up to whole words."""
     return D * (-4 * N % 8) - (-4 * n % 8) if name == "pick of 32 bits" else 0

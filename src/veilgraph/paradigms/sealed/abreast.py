@@ -28,14 +28,9 @@ class Reached:
 
 
 def are_abreast(context: Context) -> bool:
-    """Whether all trials are made side by side: there are several, and none is judged beside an earlier one.
-
-    Holders wait for one another in evaluations alone where a step is made beforehand. So there is one between any two
-    checkpoints, or one holder could drop the last that another has.
-    """
+    """Whether all trials are made side by side: there are several, and none is judged beside an earlier one."""
     plan, sizes = context.plan, context.sizes
-    waits = plan.kept_every <= plan.saved_every
-    return len(plan.trials) > 1 and not plan.standard and waits and sizes.training <= MOST_ROWS_ABREAST
+    return len(plan.trials) > 1 and not plan.standard and sizes.training <= MOST_ROWS_ABREAST
 
 
 def steps_abreast(plan: Plan, place: int) -> list[int]:
