@@ -23,7 +23,8 @@ from research.secure_gnn_files import Array, SecureGNN, read_arrays, training_fi
 from research.secure_gnn_spu import PROGRAMS, run_together
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.types import PartyId
-from veilgraph.graph.party import PartyGraph, find_label_holder
+from veilgraph.graph.federation import find_label_holder
+from veilgraph.graph.party import PartyGraph
 
 TOLERANCE: Final = 1e-3
 """How far a weight may be from the twin's after the timed epochs."""

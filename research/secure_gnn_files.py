@@ -16,7 +16,8 @@ from research.secure_gnn_cubic import fit_cubic, sigmoid
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import is_sparse
-from veilgraph.graph.party import PartyGraph, check_federation, find_label_holder
+from veilgraph.graph.federation import check_federation, find_label_holder
+from veilgraph.graph.party import PartyGraph
 
 Array = NDArray[Any]
 

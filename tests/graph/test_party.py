@@ -7,7 +7,8 @@ from torch_geometric.data import Data
 
 from tests.errors import refused
 from veilgraph.core.errors import DataError
-from veilgraph.graph.party import PartyGraph, check_federation, load_party, pairs_once, rows_between, save_party
+from veilgraph.graph.federation import check_federation
+from veilgraph.graph.party import PartyGraph, load_party, pairs_once, rows_between, save_party
 from veilgraph.graph.rules import Relation
 
 MASKS = ("train_mask", "val_mask", "test_mask")

@@ -19,7 +19,8 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import locked, os_errors_as, private_folder, write_whole
 from veilgraph.core.text import class_label
 from veilgraph.graph.build import build_graph, read_table
-from veilgraph.graph.party import PartyGraph, find_label_holder, load_party
+from veilgraph.graph.federation import find_label_holder
+from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.protocol.figures import CLASS_MEASURES
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation

@@ -17,7 +17,8 @@ from veilgraph.comparison.figures import Floats, Scored, figures
 from veilgraph.comparison.plain import ABOUT_PLAIN, PLAIN, across_apart
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
-from veilgraph.graph.party import PartyGraph, find_label_holder
+from veilgraph.graph.federation import find_label_holder
+from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.pooling import holder_alone, pool
 from veilgraph.graph.settings import PartitionSettings
 from veilgraph.protocol.job import JobSettings

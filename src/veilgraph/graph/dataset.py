@@ -19,7 +19,8 @@ from veilgraph.core.settings import Settings
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph import partition
 from veilgraph.graph.features import scale_features, scale_together
-from veilgraph.graph.party import PartyGraph, check_federation, checked_ids, load_party, load_party_ids
+from veilgraph.graph.federation import check_federation
+from veilgraph.graph.party import PartyGraph, checked_ids, load_party, load_party_ids
 from veilgraph.graph.pooling import POOLED, HorizontalPart
 from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.tables.nodes import draw_splits

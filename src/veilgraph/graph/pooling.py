@@ -12,7 +12,8 @@ from torch import Tensor
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import compact, join_columns
-from veilgraph.graph.party import PartyGraph, check_aligned, find_label_holder, pairs_once
+from veilgraph.graph.federation import check_aligned, find_label_holder
+from veilgraph.graph.party import PartyGraph, pairs_once
 from veilgraph.graph.rules import DTYPE, EVERY, Relation
 
 POOLED: PartyId = "pooled"

@@ -31,7 +31,7 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError, DataError, LinkTimeout, ProtocolError, RunError
 from veilgraph.core.settings import Exact
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.graph.party import check_aligned
+from veilgraph.graph.federation import check_aligned
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
 from veilgraph.protocol.limits import REASON_CHARACTERS
 from veilgraph.protocol.party_settings import MAX_APPROVAL_WAIT_S

@@ -19,7 +19,8 @@ from veilgraph.core.text import listed
 from veilgraph.core.types import Link, PartyId
 from veilgraph.graph.build import BuiltGraph, build_graph, common_first, read_table
 from veilgraph.graph.features import scale_features
-from veilgraph.graph.party import PartyGraph, check_federation, find_only_label_holder, only_labelled
+from veilgraph.graph.federation import check_federation, find_only_label_holder, only_labelled
+from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.intersect import agree_on_order, align_holder, align_server
 from veilgraph.protocol.agreement import Hello, agree
 from veilgraph.protocol.job import JobSettings, perturbing

@@ -24,7 +24,8 @@ from veilgraph.core.files import os_errors_as, private_folder, whole_file, write
 from veilgraph.core.types import PartyId
 from veilgraph.core.yaml_file import yaml_bytes
 from veilgraph.graph.dataset import load_parties, load_parts
-from veilgraph.graph.party import PartyGraph, check_aligned
+from veilgraph.graph.federation import check_aligned
+from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.job_file import parse_job

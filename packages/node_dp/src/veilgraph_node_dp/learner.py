@@ -32,7 +32,8 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.tensor_file import Record
 from veilgraph.graph.features import is_sparse, reorder_nodes
-from veilgraph.graph.party import PartyGraph, check_classes
+from veilgraph.graph.federation import check_classes
+from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.calibration import Calibration, released_probabilities
 from veilgraph.nn.layers import ACTIVATIONS, Adam, dropout, linear
 from veilgraph.nn.propagate import Adjacency, FixedInput

@@ -10,7 +10,8 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.text import counted, listed
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.graph.dataset import load_for_learner
-from veilgraph.graph.party import PartyGraph, check_federation
+from veilgraph.graph.federation import check_federation
+from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.network import ModelSettings
 from veilgraph.privacy.aggregation import too_many_neighbours
 from veilgraph.privacy.plan import Plan

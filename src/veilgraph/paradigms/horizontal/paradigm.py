@@ -23,7 +23,8 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.build import build_graph, read_table
 from veilgraph.graph.dataset import load_named_graphs, load_parts
 from veilgraph.graph.features import scale_together
-from veilgraph.graph.party import PartyGraph, check_names
+from veilgraph.graph.federation import check_names
+from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import exchange
 from veilgraph.mpc.mask import PairwiseMasks, sum_integers_among
 from veilgraph.paradigms.horizontal import twin as baselines

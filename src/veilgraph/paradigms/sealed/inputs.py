@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
+from veilgraph.graph.federation import check_classes
 from veilgraph.graph.partition import orient_pairs
-from veilgraph.graph.party import PartyGraph, check_classes, pairs_once
+from veilgraph.graph.party import PartyGraph, pairs_once
 from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.plan import (
     BOOSTING,

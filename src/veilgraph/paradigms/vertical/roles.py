@@ -13,7 +13,8 @@ from typing_extensions import override
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import Kind, Tag
-from veilgraph.graph.party import PartyGraph, check_classes, rows_between
+from veilgraph.graph.federation import check_classes
+from veilgraph.graph.party import PartyGraph, rows_between
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.product import Dealer, Direction

@@ -18,7 +18,8 @@ from veilgraph.core.files import write_whole
 from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.yaml_file import yaml_bytes
-from veilgraph.graph.party import PartyGraph, check_names, checked_ids, load_party, load_party_ids, save_party
+from veilgraph.graph.federation import check_names
+from veilgraph.graph.party import PartyGraph, checked_ids, load_party, load_party_ids, save_party
 from veilgraph.graph.pooling import HorizontalPart
 from veilgraph.graph.pyg_data import from_hetero
 from veilgraph.graph.settings import DESCRIPTIONS, MAX_HOLDERS, PARTY_FILE_SUFFIXES, holder_names
