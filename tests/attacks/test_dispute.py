@@ -6,20 +6,24 @@ Without disputes nobody notices most of this: the job ends with other prediction
 import json
 import random
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from tests.errors import refused
-from tests.paradigms.cutting import CutError, cut_at
+from tests.paradigms.cutting import CutError, cut, cut_at
 from tests.paradigms.sealed.dense import STANDARD
 from tests.paradigms.sealed.programs import saved, small_graphs, small_job
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError, ProtocolError, RunError, VeilgraphError
+from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.identity import Trust
 from veilgraph.link.signed import SIGNATURE_BYTES, Signed, SignedLink, signature_tag
@@ -27,7 +31,7 @@ from veilgraph.link.wrapper import Wrapper
 from veilgraph.mpc.sealed.linked import HolderMachine
 from veilgraph.mpc.sealed.wire import Bilinear, Summands, Wire
 from veilgraph.paradigms.sealed.settings import SealedJob
-from veilgraph.protocol.agreement import Point
+from veilgraph.protocol.agreement import Point, Start
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.session.dispute import Verdict, dispute
@@ -67,8 +71,9 @@ def other(tensor: Tensor) -> Tensor:
     return changed.reshape(tensor.shape)
 
 
-def session(job: SealedJob, folder: Path, change: Change | None = None) -> dict[PartyId, Evidence]:
-    """Train, with every message as ``change`` has it, and return what each party has to hand over."""
+@contextmanager
+def sending(change: Change | None) -> Iterator[None]:
+    """Every message is signed and sent as ``change`` has it."""
     send = SignedLink.send
 
     def sends(self: SignedLink, to: PartyId, tag: Tag, tensor: Tensor) -> None:
@@ -76,6 +81,12 @@ def session(job: SealedJob, folder: Path, change: Change | None = None) -> dict[
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SignedLink, "send", sends)
+        yield
+
+
+def session(job: SealedJob, folder: Path, change: Change | None = None) -> dict[PartyId, Evidence]:
+    """Train, with every message as ``change`` has it, and return what each party has to hand over."""
+    with sending(change):
         try:
             train(saved(folder / "data", job, small_graphs(len(job.data.names))), folder / "run")
         except (VeilgraphError, RuntimeError):  # of a party that computed on what is wrong
@@ -84,12 +95,16 @@ def session(job: SealedJob, folder: Path, change: Change | None = None) -> dict[
 
 
 def evidence(run: Path) -> dict[PartyId, Evidence]:
+    return {party: sessions[-1] for party, sessions in all_evidence(run).items()}
+
+
+def all_evidence(run: Path) -> dict[PartyId, list[Evidence]]:
     read = [Evidence.read(folder / "dispute") for folder in (run / "parties").iterdir()]
-    return {each.party: each for each in read}
+    return {sessions[0].party: sessions for sessions in read}
 
 
 def judged(found: Mapping[PartyId, Evidence]) -> Verdict:
-    return dispute(list(found.values()), Trust())
+    return dispute([[each] for each in found.values()], Trust())
 
 
 @pytest.fixture(scope="module", params=JOBS)
@@ -182,8 +197,10 @@ def test_a_holder_that_swaps_its_table_after_the_commitment(shown: str, tmp_path
     """Whichever of the two it hands over."""
     put_in, used = Recorder.put_in, dict[str, Tensor]()
 
-    def swaps(self: Recorder, tensors: Mapping[str, Tensor], held: Sequence[Point], epoch: int) -> Mapping[str, Tensor]:
-        committed = put_in(self, tensors, held, epoch)
+    def swaps(
+        self: Recorder, tensors: Mapping[str, Tensor], held: Sequence[Point], start: Start
+    ) -> Mapping[str, Tensor]:
+        committed = put_in(self, tensors, held, start)
         if "labels" in tensors or not tensors:
             return committed
         used.update({name: part.flip(0) if name == "columns/own" else part for name, part in committed.items()})
@@ -337,9 +354,9 @@ def test_evidence_of_all_parties_and_of_one_session(
     two: Mapping[PartyId, Evidence], honest: Mapping[PartyId, Evidence], tmp_path: Path
 ) -> None:
     with refused(ConfigError, code="parties"):
-        dispute([two["A"], two["B"]], Trust())
+        dispute([[two["A"]], [two["B"]]], Trust())
     with refused(ConfigError, code="parties"):
-        dispute([two["A"], two["B"], two["B"]], Trust())
+        dispute([[two["A"]], [two["B"]], [two["B"]]], Trust())
     again = session(JOBS["two"], tmp_path)
     with refused(ConfigError, code="session"):
         judged({**two, "B": again["B"]})
@@ -359,17 +376,134 @@ def test_what_asks_a_dealer_for_more_than_it_has_is_nothing_that_was_hidden(
     assert judged(found).unseen == {}
 
 
-def test_a_session_that_goes_on_leaves_the_evidence_of_the_beginning(tmp_path: Path) -> None:
-    job = saved(tmp_path / "data", JOBS["two"], small_graphs())
-    with cut_at(3), pytest.raises(CutError):
+EVERY = {"train": {"epochs": 5, "checkpoint_every": 1, "evaluate_every": 1}}
+LONG = small_job(2, JUDGED, EVERY)
+LONGER = {
+    "two": LONG,
+    "holder deals": small_job(3, JUDGED, EVERY, {"trust": "majority"}),
+    "nobody deals": small_job(2, JUDGED, EVERY, {"trust": "nobody", "timeout_s": 120}),
+}
+OWN = small_job(2, JUDGED, EVERY, {"model": {"blocks": ["own", "pooled.2"]}})
+"""Trainings of several sessions, each of which leaves checkpoints."""
+
+
+@contextmanager
+def killed() -> Iterator[None]:
+    """A session that an error ends leaves what a killed one does: nothing after its last checkpoint."""
+    keep = Recorder.keep
+
+    def keeps(self: Recorder) -> None:
+        if sys.exc_info()[0] is None:
+            keep(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recorder, "keep", keeps)
+        yield
+
+
+def cut_off(job: SealedJob, folder: Path, epochs: Sequence[int] = (3,)) -> Path:
+    """Train, and go on from the last checkpoint, cut off once after each of ``epochs``."""
+    run, settings = folder / "run", saved(folder / "data", job, small_graphs(len(job.data.names)))
+    for number, epoch in enumerate(epochs):
+        with cut_at(epoch), pytest.raises(CutError):
+            resume(run) if number else train(settings, run)
+    return run
+
+
+def judged_all(run: Path) -> Verdict:
+    return dispute(list(all_evidence(run).values()), Trust())
+
+
+@pytest.mark.parametrize("name", LONGER)
+def test_sessions_that_go_on_are_run_again_one_after_another(name: str, tmp_path: Path) -> None:
+    run = cut_off(LONGER[name], tmp_path, (2, 4))
+    resume(run)
+    found = all_evidence(run)
+    assert {party: len(each) for party, each in found.items()} == dict.fromkeys(found, 3)
+    verdict = judged_all(run)
+    assert (verdict.named, verdict.unjudged, verdict.stopped, verdict.unseen, verdict.lacking) == ({}, {}, {}, {}, {})
+    last = taken(evidence(run))
+    assert all(count > sum(sender == party for sender, _, _ in last) for party, count in verdict.compared.items())
+    with refused(ConfigError, code="session"):
+        judged(evidence(run))
+
+
+@pytest.mark.parametrize(("liar", "kind"), [("B", Kind.MASKED_WIRE), (SERVER, Kind.CORRELATION)])
+def test_a_party_that_deviates_and_is_killed_is_named_by_what_the_training_goes_on_from(
+    liar: PartyId, kind: Kind, tmp_path: Path
+) -> None:
+    """In the first session or in the second, where all evidence after the last checkpoint is lost."""
+    for name, changes in {"first": (sends_wrong(liar, kind), None), "second": (None, sends_wrong(liar, kind))}.items():
+        with killed(), sending(changes[0]):
+            run = cut_off(LONG, tmp_path / name)
+        with sending(changes[1]), suppress(VeilgraphError):  # of weights that have left the range
+            resume(run)
+        assert set(judged_all(run).named) == {liar}
+
+
+def test_a_party_that_goes_on_from_another_checkpoint_than_it_saved(tmp_path: Path) -> None:
+    run = cut_off(LONG, tmp_path)
+    for path in (run / "parties" / "B" / "checkpoints").glob("epoch-*.safetensors"):
+        tensors, facts = load_tensors(path)
+        changed = {name: part + 1 if "state/weight" in name else part for name, part in tensors.items()}
+        save_tensors(path, changed, facts)
+    with suppress(VeilgraphError):  # of weights that have left the range
+        resume(run)
+    assert set(judged_all(run).named) == {"B"}
+
+
+def test_a_party_that_goes_on_with_another_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which its own part would refuse, by a digest in the checkpoint."""
+    run, put_in = cut_off(OWN, tmp_path), Recorder.put_in
+
+    def swaps(self: Recorder, tensors: Mapping[str, Tensor], *others: Any) -> Mapping[str, Tensor]:
+        swapped = {name: part.flip(0) if name == "columns/own" else part for name, part in tensors.items()}
+        return put_in(self, tensors if "labels" in tensors or not tensors else swapped, *others)
+
+    monkeypatch.setattr(Recorder, "put_in", swaps)
+    resume(run)
+    assert set(judged_all(run).named) == {"B"}
+
+
+def test_a_training_that_is_killed_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session after it goes on from the final checkpoint, which no other is as new as."""
+    job = saved(tmp_path / "data", small_job(2, JUDGED, EVERY, {"train": {"checkpoint_every": 2}}), small_graphs())
+    end = Checkpoints.end
+    monkeypatch.setattr(Checkpoints, "end", cut)
+    with killed(), pytest.raises(CutError):
         train(job, tmp_path / "run")
-    before = evidence(tmp_path / "run")
+    monkeypatch.setattr(Checkpoints, "end", end)
     resume(tmp_path / "run")
-    after = evidence(tmp_path / "run")
-    assert {party: each.key for party, each in before.items()} == {party: each.key for party, each in after.items()}
-    found = judged(after)
-    assert found.named == {}
-    assert min(found.unseen[party] for party in after) > 0, "what the second session sent"
+    verdict = judged_all(tmp_path / "run")
+    assert (verdict.named, verdict.stopped, verdict.unseen) == ({}, {}, {})
+
+
+def test_a_session_of_which_nothing_was_kept_frames_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed once it has a new key, where an earlier one had the same number, and left evidence."""
+    run, put_in = cut_off(LONG, tmp_path, (3, 3)), Recorder.put_in
+
+    def dies(self: Recorder, *arguments: Any) -> None:
+        put_in(self, *arguments)
+        raise CutError
+
+    monkeypatch.setattr(Recorder, "put_in", dies)
+    with killed(), pytest.raises(CutError):
+        resume(run)
+    verdict = judged_all(run)
+    assert (verdict.named, verdict.lacking) == ({}, {})
+
+
+def test_a_party_that_hides_a_session(tmp_path: Path) -> None:
+    run = cut_off(LONG, tmp_path)
+    resume(run)
+    found = all_evidence(run)
+    verdict = dispute([*({**found, "B": found["B"][:1]}).values()], Trust())
+    assert (verdict.named, verdict.lacking) == ({}, {"B": 1})
+    with refused(ConfigError, code="session", party="B"):
+        dispute([*({**found, "B": found["B"][1:]}).values()], Trust())
+    facts = found["B"][0].facts.model_copy(update={"software": {}})
+    with refused(ConfigError, code="software", party="B"):
+        dispute([*({**found, "B": [replace(found["B"][0], facts=facts), found["B"][1]]}).values()], Trust())
 
 
 def test_a_party_that_stated_checkpoints_of_which_the_job_could_not_go_on_is_not_framed(tmp_path: Path) -> None:

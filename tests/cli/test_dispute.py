@@ -33,7 +33,7 @@ JOB = {
     "model": {"network": "linear", "blocks": ["own", "pooled.2"], "edge_slots": 4096, "max_degree": 255},
     "train": {"epochs": 2, "select_by": "last", "learning_rate": 0.5},
 }
-EVIDENCE = "evidence.safetensors"
+EVIDENCE, INPUTS = "evidence-1.safetensors", "inputs-1.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -132,15 +132,15 @@ def test_a_key_that_another_party_wrote_in_its_place_is_refused(
 
 
 @pytest.mark.parametrize(
-    "damage", ["missing", "no graph", "no tensors", "tags", "kinds", "senders", "party", "keys", "job"]
+    "damage", ["missing", "no graph", "no inputs", "no tensors", "tags", "kinds", "senders", "party", "keys", "job"]
 )
 def test_evidence_that_is_missing_or_damaged_is_one_error(
     damage: str, kits: Mapping[str, Kit], sites: Mapping[PartyId, Path], tmp_path: Path
 ) -> None:
     folder = shutil.copytree(sites["B"], tmp_path / "B")
     tensors, facts = load_tensors(folder / EVIDENCE)
-    if damage in ("missing", "no graph"):
-        (folder / (EVIDENCE if damage == "missing" else "graph.safetensors")).unlink()
+    if file := {"missing": EVIDENCE, "no graph": "graph.safetensors", "no inputs": INPUTS}.get(damage):
+        (folder / file).unlink()
     else:
         changes: Mapping[str, Callable[[], object]] = {
             "no tensors": tensors.clear,

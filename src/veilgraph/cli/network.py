@@ -446,8 +446,13 @@ def dispute_command(folders: list[Path], root: Path | None = None, dealer: str |
                 echo(f"{party}: {words}{printable(about[party], 300)}")
     if unseen := sum(found.unseen.values()):
         echo(
-            f"not judged: {unseen} more messages, which nobody's evidence has. The session ended before them, and may "
-            "have gone on from a checkpoint, or who took them hides them. Predictions are never signed"
+            f"not judged: {unseen} more messages, which nobody's evidence has. The session ended before them, or who "
+            "took them hides them. Predictions are never signed"
+        )
+    for party, count in found.lacking.items():
+        echo(
+            f"not judged: {count} later sessions that {party} has no evidence of. They ended before a checkpoint, or "
+            f"{party} hides them"
         )
     if found.named:
         raise typer.Exit(FAILED)

@@ -127,11 +127,15 @@ class Witness(ABC):
     """What can have a party's session run again before an auditor."""
 
     @abstractmethod
-    def put_in(self, tensors: Mapping[str, Tensor], held: Sequence[Point], epoch: int) -> Mapping[str, Tensor]:
+    def put_in(self, tensors: Mapping[str, Tensor], held: Sequence[Point], start: Start) -> Mapping[str, Tensor]:
         """Commit, before all other parties, to what this party puts into a session, and return what it is to use.
 
-        ``held`` are its checkpoints, and ``epoch`` where the session goes on. All parties call it together.
+        ``held`` are its checkpoints, and ``start`` where the session goes on. All parties call it together.
         """
+
+    @abstractmethod
+    def keep(self) -> None:
+        """Keep what was taken so far; called before a checkpoint is written that follows from it."""
 
 
 @dataclass(frozen=True)

@@ -79,4 +79,4 @@ def test_no_file_of_anybody_has_a_seed_unless_views_or_evidence_are_asked_for(de
     assert kept("plain") == set()
     assert {Path(each).parts[1] for each in kept("views", record_views=True)} == {"A", "B", SERVER}
     assert kept("disputes") == set(), "what its seeds follow from is there instead"
-    assert Evidence.read(tmp_path / "disputes" / "parties" / SERVER / "dispute").key
+    assert Evidence.read(tmp_path / "disputes" / "parties" / SERVER / "dispute")[0].key

@@ -130,18 +130,18 @@ class SealedRole(Role):
         self._named = {holder: block.asked for holder, block in context.learners.items()}
         machine = self.machine(lambda machine: self._rehearse(machine, context, start))
         self._start, self._classes = start.session, sizes.classes
-        self._data = dict(self._witnessed(self.data(sizes, start.session), held, start.epoch))
+        self._data = dict(self._witnessed(self.data(sizes, start.session), held, start))
         self._program = program_of(machine, replace(context, data=self._data), lambda _: session.secrets)
         self.model = self.shares(self._program)
         return start
 
     def _witnessed(
-        self, data: Mapping[PartyId, OwnData], held: Sequence[Point], epoch: int
+        self, data: Mapping[PartyId, OwnData], held: Sequence[Point], start: Start
     ) -> Mapping[PartyId, OwnData]:
         """Commit to what this party puts in where the job has a witness, and return what the session uses."""
         if (witness := self.session.witness) is None:
             return data
-        found = witness.put_in(data[self.session.link.party].tensors() if data else {}, held, epoch)
+        found = witness.put_in(data[self.session.link.party].tensors() if data else {}, held, start)
         return {party: OwnData.of(found) for party in data}
 
     def sizes(self, hellos: Mapping[PartyId, Hello]) -> Sizes:

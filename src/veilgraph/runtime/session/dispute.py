@@ -16,8 +16,11 @@ signature of every wrong message that it took. It must hand over its folder as i
 that it ran. Where an honest party took a wrong message somebody is named, for one was sent before any was taken; or a
 party's part stops here, as it had committed to what nothing can be computed from.
 
-What this does not show: that a party's table is true, that it drew its key at random, or who ended a session. A session
-that went on from a checkpoint leaves no evidence, nor does a prediction: the rest of such a training is ``unseen``.
+A session that went on from a checkpoint is run again after the one that saved it, from the checkpoint that this leaves
+here, with the same data. So nobody can go on from another checkpoint.
+
+What this does not show: that a party's table is true, that it drew its key at random, or who ended a session. A
+prediction leaves no evidence.
 """
 
 from __future__ import annotations
@@ -27,8 +30,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -41,12 +46,13 @@ from veilgraph.core.errors import (
 )
 from veilgraph.core.files import private_folder
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.text import printable
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.identity import Trust
 from veilgraph.link.signed import Signers, digest_of
 from veilgraph.link.wrapper import Wrapper
-from veilgraph.protocol.agreement import Point
+from veilgraph.protocol.agreement import Point, Start, newest_common
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.role import RoleContext, Witness
@@ -68,6 +74,7 @@ class Verdict:
         named: party → how it deviated first.
         unjudged: party → the wrong message that it took first, after which nothing of it was judged.
         stopped: party → the error with which its part ended here.
+        lacking: party → how many sessions it has no evidence of that another has, all after those that are run again.
     """
 
     compared: dict[PartyId, int]
@@ -75,17 +82,40 @@ class Verdict:
     named: dict[PartyId, str] = field(default_factory=dict)
     unjudged: dict[PartyId, str] = field(default_factory=dict)
     stopped: dict[PartyId, str] = field(default_factory=dict)
+    lacking: dict[PartyId, int] = field(default_factory=dict)
 
 
-def dispute(evidence: Sequence[Evidence], trust: Trust) -> Verdict:
-    """Run a session again from the evidence of all its parties, and name who deviated.
+class _ReachedError(Exception):
+    """A party has the checkpoint from which the next session went on."""
 
-    Raises ``ConfigError``: it is not of all parties, of one session, or of this software; ``DataError``: a party's key
-    of the session is not signed with that of its certificate.
+
+def dispute(evidence: Sequence[Sequence[Evidence]], trust: Trust) -> Verdict:
+    """Run a training again from the evidence of all its parties, each with its sessions; name who deviated.
+
+    Raises ``ConfigError``: it is not of all parties, of one training, or of this software; ``DataError``: a party's key
+    of a session is not signed with that of its certificate.
     """
-    by_party = _check_session(evidence, trust)
-    found, signers = Verdict(dict.fromkeys(by_party, 0)), Signers(evidence[0].facts.keys)
-    signed = dict[_Key, bytes]()
+    by_party = _by_party(evidence)
+    line = _line(by_party)
+    for each, _ in line:
+        _check_session(each, trust)
+    found = Verdict(dict.fromkeys(by_party, 0), lacking=_lacking(by_party, line[-1][0]))
+    for (before, _), (after, _) in pairwise(line):
+        for party in by_party:
+            if not _are_equal(before[party].put_in, after[party].put_in):
+                found.named.setdefault(party, "it went on with other data than it had put in before")
+    with tempfile.TemporaryDirectory() as folder:
+        for each, until in line:
+            _run_session(each, until, found, Path(folder))
+            if found.stopped:
+                break
+    return found
+
+
+def _run_session(by_party: Mapping[PartyId, Evidence], until: int | None, found: Verdict, folder: Path) -> None:
+    """Run a session again, with checkpoints in ``folder``, as far as the checkpoint of epoch ``until``."""
+    own, signed = next(iter(by_party.values())), dict[_Key, bytes]()
+    signers = Signers(own.facts.keys)
     for receiver, each in by_party.items():
         for (sender, tag), message in each.received.items():
             if signers.has_signed(sender, receiver, tag, message):
@@ -95,13 +125,13 @@ def dispute(evidence: Sequence[Evidence], trust: Trust) -> Verdict:
                     receiver, f"it handed over {in_words(tag)} of {sender} without {sender}'s signature"
                 )
     # All parties compute on this machine, so each may take as many times as long.
-    hub = MemoryHub(list(by_party), evidence[0].job.timeout_s * len(by_party))
+    hub = MemoryHub(list(by_party), own.job.timeout_s * len(by_party))
     links = {party: _ComparingLink(hub.link(party), signed, found) for party in by_party}
 
-    def run(party: PartyId, folder: Path) -> None:
+    def run(party: PartyId) -> None:
         try:
-            _run_again(by_party[party], links[party], private_folder(folder / party))
-        except PeerFailed:  # another's part ended
+            _run_again(by_party[party], links[party], private_folder(folder / party), until)
+        except (PeerFailed, _ReachedError):  # another's part ended, or the next session has the rest
             links[party].was_cut_off = True
         except Exception as error:  # noqa: BLE001 - whatever computing on data can raise that a party made up
             found.stopped[party] = f"{type(error).__name__}: {error}"
@@ -109,13 +139,12 @@ def dispute(evidence: Sequence[Evidence], trust: Trust) -> Verdict:
             links[party].was_cut_off = not isinstance(error, DataError | RangeOverflow)
             hub.fail(party, error)
 
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(by_party)) as pool:
-        for done in [pool.submit(run, party, Path(folder)) for party in by_party]:
+    with ThreadPoolExecutor(len(by_party)) as pool:
+        for done in [pool.submit(run, party) for party in by_party]:
             done.result()
     for (sender, receiver, tag), _ in signed.items():
         if links[sender].never_sends(receiver, tag):
             found.named.setdefault(sender, f"it sent {receiver} {in_words(tag)}, after its part here had ended")
-    return found
 
 
 def in_words(tag: Tag) -> str:
@@ -125,18 +154,69 @@ def in_words(tag: Tag) -> str:
     return f"{tag.kind.name.lower()} (pass {tag.step}, round {tag.round})"
 
 
-def _check_session(evidence: Sequence[Evidence], trust: Trust) -> dict[PartyId, Evidence]:
-    """Return party → evidence of one session, whose keys are signed; errors as ``dispute``."""
-    first = evidence[0]
+def _by_party(evidence: Sequence[Sequence[Evidence]]) -> dict[PartyId, dict[str, Evidence]]:
+    """Return party → session → evidence, in the order of sessions; ``ConfigError``: it is not of all parties."""
+    first = evidence[0][0]
     names = (*first.job.data.names, SERVER)
-    if sorted(each.party for each in evidence) != sorted(names):
-        brought = ", ".join(each.party for each in evidence)
+    if sorted(each[0].party for each in evidence) != sorted(names):
+        brought = ", ".join(each[0].party for each in evidence)
         raise ConfigError(
             f"the session was of {', '.join(names)}, and here is evidence of {brought}: a session is run again with "
             "everybody's consent, so give one folder of each party",
             code="parties",
         )
-    for each in evidence:
+    return {own[0].party: {each.facts.session: each for each in own} for own in evidence}
+
+
+def _line(by_party: Mapping[PartyId, Mapping[str, Evidence]]) -> list[tuple[dict[PartyId, Evidence], int | None]]:
+    """Return the sessions from the beginning to the newest that all have, each with the epoch until which it counts.
+
+    ``ConfigError``: a party lacks one of them.
+    """
+    own = next(iter(by_party.values()))
+    common = [name for name in own if all(name in each for each in by_party.values())]
+    name, until, line = (common or list(own))[-1], None, list[tuple[dict[PartyId, Evidence], int | None]]()
+    while True:
+        if lacking := next((party for party, each in by_party.items() if name not in each), None):
+            raise ConfigError(
+                f"{lacking} has no evidence of session {printable(name, 32)}"
+                f"{', from which the training went on' if line else ', as others have'}; ask everybody for the folder "
+                "dispute of the same run as it is",
+                code="session",
+                party=lacking,
+            )
+        session = {party: each[name] for party, each in by_party.items()}
+        line.insert(0, (session, until))
+        held = {party: [Point(*point) for point in each.facts.held] for party, each in session.items()}
+        point = newest_common(held)
+        if point is None or not point.epoch or len(line) > len(own):  # the last: a lie, which its greeting gives away
+            return line
+        name, until = point.session, point.epoch
+
+
+def _lacking(
+    by_party: Mapping[PartyId, Mapping[str, Evidence]], last: Mapping[PartyId, Evidence]
+) -> dict[PartyId, int]:
+    """Return party → how many sessions it has no evidence of, of those after the last that another has."""
+    later = set[str]()
+    for party, sessions in by_party.items():
+        names = list(sessions)
+        later |= set(names[names.index(last[party].facts.session) + 1 :])
+    counts = {party: len(later - set(sessions)) for party, sessions in by_party.items()}
+    return {party: count for party, count in counts.items() if count}
+
+
+def _are_equal(these: Mapping[str, Tensor], those: Mapping[str, Tensor]) -> bool:
+    return these.keys() == those.keys() and all(
+        one.dtype == other.dtype and torch.equal(one, other)
+        for one, other in ((each, those[name]) for name, each in these.items())
+    )
+
+
+def _check_session(by_party: Mapping[PartyId, Evidence], trust: Trust) -> None:
+    """Check that the evidence is of one session, of this software, and with keys that are signed."""
+    first = next(iter(by_party.values()))
+    for each in by_party.values():
         if each.facts.keys != first.facts.keys or each.job.hash() != first.job.hash():
             raise ConfigError(
                 f"{each.party} and {first.party} handed over different sessions; ask both for the same", code="session"
@@ -160,7 +240,6 @@ def _check_session(evidence: Sequence[Evidence], trust: Trust) -> dict[PartyId, 
             elif key.party == SERVER:
                 words += "; give the name in the certificate of who dealt (--dealer)"
             raise DataError(words, party=key.party) from error
-    return {each.party: each for each in evidence}
 
 
 class _ComparingLink(Wrapper):
@@ -209,14 +288,18 @@ class _Replayed(Witness):
         self._link, self._evidence = link, evidence
 
     @override
-    def put_in(self, tensors: Mapping[str, Tensor], held: Sequence[Point], epoch: int) -> Mapping[str, Tensor]:
+    def put_in(self, tensors: Mapping[str, Tensor], held: Sequence[Point], start: Start) -> Mapping[str, Tensor]:
         own = self._evidence
         commit(self._link, own.job, own.key, own.graph_digest, own.put_in)
         return own.put_in
 
+    @override
+    def keep(self) -> None:
+        pass
 
-def _run_again(own: Evidence, link: Link, folder: Path) -> None:
-    """Run a party's part of the training, as ``runtime.session.party`` does, from its evidence."""
+
+def _run_again(own: Evidence, link: Link, folder: Path, until: int | None) -> None:
+    """Run a party's part of a session, as ``runtime.session.party`` does, from its evidence."""
     context = RoleContext(
         own.job,
         link,
@@ -226,7 +309,12 @@ def _run_again(own: Evidence, link: Link, folder: Path) -> None:
         restarts=own.facts.restarts,
         witness=_Replayed(link, own),
     )
+
+    def done(epoch: int, kept: bool) -> None:
+        if kept and epoch == until:
+            raise _ReachedError
+
     role = paradigm_of(own.job).session.role(context, Aligned(own.facts.alignment, own.graph))
     with closing(role):
         held = [Point(*each) for each in own.facts.held]
-        fit(role, Checkpoints(folder, folder / "model"), held, begin=lambda *_: None, log=lambda _: None)
+        fit(role, Checkpoints(folder, folder / "model"), held, begin=lambda *_: None, log=lambda _: None, done=done)

@@ -95,14 +95,21 @@ def fit(
         kept = epoch % settings.checkpoint_every == 0
         if kept:
             with trace.span("checkpoint", epoch=epoch):
+                _keep_evidence(role)
                 checkpoints.save(epoch, _snapshot(role, model.best), {"judgement": asdict(judgement), "stopped": stop})
         done(epoch, kept)
     model.load_weights(model.best)
     role.finish()
     role.infer_only()
     infer(role, step)
+    _keep_evidence(role)
     checkpoints.finish(ended, _with_best_prefix(model.best), {"judgement": asdict(judgement), "stopped": True})
     return start, judgement
+
+
+def _keep_evidence(role: Role) -> None:
+    if role.session.witness is not None:
+        role.session.witness.keep()
 
 
 def last_epoch(role: Role, start: int) -> int:

@@ -1,8 +1,11 @@
 """What each party keeps of a training whose messages are signed, for ``dispute``: all that it put in, drew and got.
 
-    graph.safetensors      a holder's graph
-    evidence.safetensors   the key of all that it drew, what it put in, digest and signature of every message that it
-                           took; as facts the job and the keys of all parties
+    graph.safetensors        a holder's graph
+    inputs-N.safetensors     of session N: the key of all that the party drew, and what it put in
+    evidence-N.safetensors   digest and signature of every message that it took; as facts the job and all parties' keys
+
+A session that goes on from a checkpoint comes beside those before it. What a party took until a checkpoint is written
+before the checkpoint is, so a party that is killed has the evidence of all that the training goes on from.
 
 Everything that a party draws in the session follows from one secret key. With what it puts in, it is committed to by
 SHA-256 before anything is computed from it; the key keeps others from testing a guess. So nobody can explain a message
@@ -17,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -42,7 +46,7 @@ from veilgraph.link.collectives import exchange
 from veilgraph.link.identity import Identity
 from veilgraph.link.signed import DIGEST_BYTES, SIGNATURE_BYTES, Signed, SignedLink, sign_messages
 from veilgraph.link.statement import SessionKey
-from veilgraph.protocol.agreement import MOST_POINTS, Point
+from veilgraph.protocol.agreement import MOST_POINTS, Point, Start
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.role import RoleContext, Witness
@@ -53,7 +57,8 @@ DISPUTE: Final = "dispute"
 COMMITTED: Final = Tag(Kind.SIGNATURE, 0, (1 << 16) - 1)
 """Of the message with a party's commitment."""
 _LABEL: Final = b"veilgraph inputs 1"
-_GRAPH, _EVIDENCE = "graph.safetensors", "evidence.safetensors"
+_GRAPH: Final = "graph.safetensors"
+_SESSION: Final = re.compile(r"evidence-([0-9]{1,10})\.safetensors")
 _PUT_IN, _KEY, _TAGS, _DIGESTS, _SIGNATURES = "in/", "key", "tags", "digests", "signatures"
 
 
@@ -80,34 +85,38 @@ class Recorder(Witness):
     def __init__(self, link: SignedLink, folder: Path, graph: PartyGraph | None, facts: SessionFacts) -> None:
         self._link, self._folder, self._graph, self._facts = link, folder, graph, facts
         self._key = system_secrets(SEED_BYTES)
-        self._tensors: Mapping[str, Tensor] | None = None
+        self._number: int | None = None
         self.secrets = secrets_of(self._key)
 
     @override
-    def put_in(self, tensors: Mapping[str, Tensor], held: Sequence[Point], epoch: int) -> Mapping[str, Tensor]:
-        self._facts = self._facts.model_copy(update={"held": list(held)})
-        if epoch == 0:  # else it begins with shares of an earlier session, to which nobody has committed in this one
-            self._tensors, graph = tensors, private_folder(self._folder) / _GRAPH
-            (self._folder / _EVIDENCE).unlink(missing_ok=True)
+    def put_in(self, tensors: Mapping[str, Tensor], held: Sequence[Point], start: Start) -> Mapping[str, Tensor]:
+        self._facts = self._facts.model_copy(update={"held": list(held), "session": start.session})
+        folder = private_folder(self._folder)
+        if not start.epoch:  # else what it goes on from follows from the evidence that is there
+            for path in folder.glob("*-*.safetensors"):
+                path.unlink()
             if self._graph is not None:
-                save_party(self._graph, graph)
-        commit(self._link, parse_job(self._facts.job), self._key, _graph_digest(self._folder), tensors)
+                save_party(self._graph, folder / _GRAPH)
+        self._number = start.number
+        _evidence(folder, start.number).unlink(missing_ok=True)  # of a session that was cut off, and had another key
+        own = {_KEY: _rows([self._key], SEED_BYTES), **{f"{_PUT_IN}{name}": each for name, each in tensors.items()}}
+        save_tensors(_inputs(folder, start.number), own, {})
+        commit(self._link, parse_job(self._facts.job), self._key, _graph_digest(folder), tensors)
         return tensors
 
-    def save(self) -> None:
-        """Write the evidence, if the session began at the beginning and got as far as to commit."""
-        if self._tensors is None:
+    @override
+    def keep(self) -> None:
+        """Write what this party has taken, if the session got as far as to commit."""
+        if self._number is None:
             return
         received, names = self._link.received, [each.party for each in self._link.keys]
         tags = [[names.index(sender), tag.kind, tag.step, tag.round] for sender, tag in received]
         tensors = {
-            _KEY: _rows([self._key], SEED_BYTES),
             _TAGS: torch.tensor(tags, dtype=torch.int64).reshape(-1, 4),
             _DIGESTS: _rows([each.digest for each in received.values()], DIGEST_BYTES),
             _SIGNATURES: _rows([each.signature for each in received.values()], SIGNATURE_BYTES),
         }
-        tensors |= {f"{_PUT_IN}{name}": each for name, each in self._tensors.items()}
-        save_tensors(self._folder / _EVIDENCE, tensors, self._facts.model_dump(mode="json"))
+        save_tensors(_evidence(self._folder, self._number), tensors, self._facts.model_dump(mode="json"))
 
 
 def software_here() -> dict[str, str]:
@@ -123,7 +132,9 @@ class SessionFacts(Exact):
     restarts: bool
     """Whether the party would have begun again from nothing, as it told the others."""
     held: Annotated[list[tuple[int, int, str]], Field(max_length=MOST_POINTS)] = Field(default_factory=list)
-    """Checkpoints that it stated, from none of which the session went on."""
+    """Checkpoints that it stated; the session went on from the newest that all did."""
+    session: Annotated[str, Field(max_length=64)] = ""
+    """The session's id."""
     software: dict[str, str]
     """Where it ran, as ``software_here``."""
     keys: Annotated[list[SessionKey], Field(max_length=256)]
@@ -154,7 +165,7 @@ def recorded(
     try:
         yield replace(context, link=link, secrets=recorder.secrets, witness=recorder)
     finally:
-        recorder.save()
+        recorder.keep()
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,43 +186,60 @@ class Evidence:
         return self.facts.party
 
     @classmethod
-    def read(cls, folder: Path) -> Evidence:
-        """Read a folder that ``Recorder`` wrote; raises ``RunError`` or ``DataError``: it is missing or damaged."""
-        try:
-            tensors, said = load_tensors(folder / _EVIDENCE)
-        except RunError as error:
+    def read(cls, folder: Path) -> list[Evidence]:
+        """Read a folder that ``Recorder`` wrote: the party's sessions, in their order.
+
+        Raises ``RunError`` or ``DataError``: it is missing or damaged.
+        """
+        found = [_SESSION.fullmatch(path.name) for path in (folder.iterdir() if folder.is_dir() else ())]
+        numbers = sorted(int(name.group(1)) for name in found if name is not None)
+        if not numbers:
             raise RunError(
-                f"{folder}: no readable evidence of a training; give the folder {DISPUTE} of a party's part of a run "
-                f"whose job has disputes: true ({error.__cause__})"
-            ) from error
-        with run_errors(folder, "ask its party for a copy", "damaged"):
-            facts = SessionFacts.model_validate_json(json.dumps(said))
-            job = parse_job(facts.job, str(folder))
-            names = (*job.data.names, SERVER)
-            if [each.party for each in facts.keys] != list(names) or facts.party not in names:
-                raise ValueError("its keys are not of the job's parties")
-            if (facts.party == SERVER) == (folder / _GRAPH).is_file():
-                fault = f"has a {_GRAPH}, and no data" if facts.party == SERVER else f"lacks its {_GRAPH}"
-                raise ValueError(f"{facts.party} {fault}")
-            if not job.passes.signed:
-                raise ValueError("its job signs no messages")
-            key, tags, digests, signatures = (tensors.pop(name) for name in (_KEY, _TAGS, _DIGESTS, _SIGNATURES))
-            _check(key, (1, SEED_BYTES), torch.uint8)
-            count = tags.numel() // 4
-            _check(tags, (count, 4), torch.int64)
-            if bool((tags < 0).any() or (tags[:, 0] >= len(names)).any()):
-                raise ValueError("a message of no party")
-            _check(digests, (count, DIGEST_BYTES), torch.uint8)
-            _check(signatures, (count, SIGNATURE_BYTES), torch.uint8)
-            received = {
-                (names[sender], Tag(Kind(kind), step, round_)): Signed(bytes(digest), bytes(signature))
-                for (sender, kind, step, round_), digest, signature in zip(
-                    tags.tolist(), digests.numpy(), signatures.numpy(), strict=True
-                )
-            }
+                f"{folder}: no evidence of a training; give the folder {DISPUTE} of a party's part of a run whose job "
+                "has disputes: true"
+            )
         graph = load_party(folder / _GRAPH) if (folder / _GRAPH).is_file() else None
-        put_in = {name.removeprefix(_PUT_IN): each for name, each in tensors.items()}
+        with run_errors(folder, "ask its party for a copy", "damaged"):
+            return [cls._read(folder, number, graph) for number in numbers]
+
+    @classmethod
+    def _read(cls, folder: Path, number: int, graph: PartyGraph | None) -> Evidence:
+        tensors, said = load_tensors(_evidence(folder, number))
+        own, _ = load_tensors(_inputs(folder, number))
+        facts = SessionFacts.model_validate_json(json.dumps(said))
+        job = parse_job(facts.job, str(folder))
+        names = (*job.data.names, SERVER)
+        if [each.party for each in facts.keys] != list(names) or facts.party not in names:
+            raise ValueError("its keys are not of the job's parties")
+        if (facts.party == SERVER) == (graph is not None):
+            fault = f"has a {_GRAPH}, and no data" if facts.party == SERVER else f"lacks its {_GRAPH}"
+            raise ValueError(f"{facts.party} {fault}")
+        if not job.passes.signed:
+            raise ValueError("its job signs no messages")
+        key, tags, digests, signatures = own.pop(_KEY), *(tensors.pop(name) for name in (_TAGS, _DIGESTS, _SIGNATURES))
+        _check(key, (1, SEED_BYTES), torch.uint8)
+        count = tags.numel() // 4
+        _check(tags, (count, 4), torch.int64)
+        if bool((tags < 0).any() or (tags[:, 0] >= len(names)).any()):
+            raise ValueError("a message of no party")
+        _check(digests, (count, DIGEST_BYTES), torch.uint8)
+        _check(signatures, (count, SIGNATURE_BYTES), torch.uint8)
+        received = {
+            (names[sender], Tag(Kind(kind), step, round_)): Signed(bytes(digest), bytes(signature))
+            for (sender, kind, step, round_), digest, signature in zip(
+                tags.tolist(), digests.numpy(), signatures.numpy(), strict=True
+            )
+        }
+        put_in = {name.removeprefix(_PUT_IN): each for name, each in own.items()}
         return cls(facts, job, bytes(key.numpy()), graph, _graph_digest(folder), put_in, received)
+
+
+def _evidence(folder: Path, number: int) -> Path:
+    return folder / f"evidence-{number}.safetensors"
+
+
+def _inputs(folder: Path, number: int) -> Path:
+    return folder / f"inputs-{number}.safetensors"
 
 
 def _graph_digest(folder: Path) -> bytes:
