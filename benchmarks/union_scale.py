@@ -4,7 +4,7 @@ Three banks, the dealer and the launcher are processes on this machine, every me
 and payments are drawn from a seed, ten payments an account, some accounts with very many: a linear model of holders'
 columns and these after two hops, 50 steps of 2,048 rows. Writes ``union-scale.json`` in ``docs/figures``, and what a
 plan foresees beside what was measured. Sizes are ``NODESxCOLUMNS``. With ``--defaults`` jobs have the default networks
-and steps, with ``--majority`` the last bank deals, and nothing is written.
+and steps, with ``--majority`` the last bank deals, with ``--nobody`` two banks have no dealer, and nothing is written.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,34 +38,34 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.launch.jobs import RunOptions, train
 
 SIZES: Final = ("100000x4", "100000x13", "300000x4", "1000000x4")
-BANKS: Final = "ABC"
+BANKS, PAIR = "ABC", "AB"
 _SHARES: Final = (0.44, 0.75)  # of all accounts, up to the second and the third bank's
 _PAYMENTS, _SKEW = 10, 1.5
 STEPS, BATCH = 50, 2048
 _MAKE, _TRAIN = "--make", "--train"
-_FLAGS = ("defaults", "majority")
+_FLAGS = ("defaults", "majority", "nobody")
 
 
-def job_of(folder: Path, *, defaults: bool, majority: bool) -> JobSettings:
+def job_of(folder: Path, flags: Collection[str]) -> JobSettings:
     """One trial, whose steps are not judged; or a job that says nothing of its network."""
     small = {
         "model": {"network": "linear", "blocks": ["own", "pooled.2"]},
         "train": {"epochs": STEPS, "batch_size": BATCH, "select_by": "last", "checkpoint_every": STEPS},
     }
-    graphs = {name: str(folder / f"{name}.safetensors") for name in BANKS}
+    graphs = {path.stem: str(path) for path in sorted(folder.glob("?.safetensors"))}
     return parse_job(
         {
             "name": "union-scale",
             "paradigm": "union",
             "timeout_s": 3600,
             "data": {"graphs": graphs, "feature_scaling": "standard"},
-            **({} if defaults else small),
-            **({"trust": "majority"} if majority else {}),
+            **({} if "defaults" in flags else small),
+            "trust": next((trust for trust in ("majority", "nobody") if trust in flags), "dealer"),
         }
     )
 
 
-def make(nodes: int, columns: int, folder: Path) -> None:
+def make(nodes: int, columns: int, folder: Path, banks: str) -> None:
     """Draws accounts and payments, and saves what each bank has of them."""
     rng = np.random.default_rng(0)
     ends = [rng.permutation(nodes)[(rng.random(_PAYMENTS * nodes) ** _SKEW * nodes).astype(np.int64)] for _ in range(2)]
@@ -74,15 +75,15 @@ def make(nodes: int, columns: int, folder: Path) -> None:
     whole = Data(x=columns_of, edge_index=edges[:, edges[0] != edges[1]], y=labels)
     place = torch.from_numpy(rng.random(nodes))
     whole.train_mask, whole.val_mask, whole.test_mask = place < 0.5, (place >= 0.5) & (place < 0.6), place >= 0.6
-    home = torch.from_numpy(np.searchsorted(_SHARES, rng.random(nodes)))
-    for graph, ids in split_at_home(PartyGraph.from_data(POOLED, whole), BANKS, home):
+    home = torch.from_numpy(np.searchsorted(_SHARES[: len(banks) - 1], rng.random(nodes)))
+    for graph, ids in split_at_home(PartyGraph.from_data(POOLED, whole), banks, home):
         save_party(graph, folder / f"{graph.party}.safetensors", ids)
 
 
-def trained(folder: Path, *, defaults: bool, majority: bool) -> dict[str, Any]:
+def trained(folder: Path, flags: Collection[str]) -> dict[str, Any]:
     """What it took, and what a plan foresees of it."""
-    job = job_of(folder, defaults=defaults, majority=majority)
-    paths = {name: folder / f"{name}.safetensors" for name in BANKS}
+    job = job_of(folder, flags)
+    paths = {name: folder / f"{name}.safetensors" for name in job.data.names}
     with installed(job.data.names):
         started = time.perf_counter()
         summary = train(job, folder / "run", options=RunOptions(processes=True, link=LINK)).summary
@@ -110,7 +111,8 @@ def measured(size: str, *more: str) -> dict[str, Any]:
     nodes, columns = map(int, size.split("x"))
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-W", "ignore", "-m", "benchmarks.union_scale"]
-        subprocess.run([*command, _MAKE, str(nodes), str(columns), folder], check=True)
+        banks = PAIR if "--nobody" in more else BANKS
+        subprocess.run([*command, _MAKE, str(nodes), str(columns), folder, banks], check=True)
         output = subprocess.run([*command, _TRAIN, folder, *more], check=True, stdout=subprocess.PIPE, text=True).stdout
     return {"nodes": nodes, "columns": columns, "load": os.getloadavg()[0], **json.loads(output.splitlines()[-1])}
 
@@ -123,7 +125,7 @@ def section(figures: list[dict[str, Any]]) -> list[str]:
         "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row in figures:
-        most = max(BANKS, key=row["sent"].__getitem__)
+        most = max(row["foreseen"], key=row["sent"].__getitem__)
         sent, foreseen, dealt = row["sent"][most], row["foreseen"][most], row["sent"][SERVER]
         lines.append(
             f"| {row['nodes']:,} | {row['edges']:,} | {row['columns']} | {row['seconds']:.0f} | "
@@ -136,11 +138,10 @@ def section(figures: list[dict[str, Any]]) -> list[str]:
 def main() -> None:
     """See the head of the file."""
     if sys.argv[1:2] == [_MAKE]:
-        make(int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+        make(int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5])
         return
     if sys.argv[1:2] == [_TRAIN]:
-        flags = {name: f"--{name}" in sys.argv for name in _FLAGS}
-        print(json.dumps(trained(Path(sys.argv[2]), **flags)))
+        print(json.dumps(trained(Path(sys.argv[2]), [name for name in _FLAGS if f"--{name}" in sys.argv])))
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks.union_scale", description=__doc__)
     parser.add_argument("--sizes", nargs="*", default=list(SIZES))

@@ -26,7 +26,7 @@ from veilgraph.protocol.role import Role
 
 SOURCE = Path(__file__).parents[1] / "src" / "veilgraph"
 
-MOST_LINES = 69_650
+MOST_LINES = 69_653
 MOST_CODE = 47_152
 MOST_FILES = 325
 MEMBERS: dict[type, int] = {

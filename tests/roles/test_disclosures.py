@@ -166,6 +166,7 @@ SEALED: dict[str, JobSettings] = {
     "union, named margins, edges across at one": union_job(3, {"named_nodes": 5, "across": "C"}),
     "sealed, dealt by a holder": sealed_job(3, {"trust": "majority", "train": {"select_by": "accuracy"}}),
     "union, dealt by a holder": union_job(3, {"trust": "majority"}),
+    "union, dealt by nobody": union_job(2, {"trust": "nobody"}),
     "sealed, dealt by nobody": sealed_job(2, {"trust": "nobody", "train": {"select_by": "accuracy"}}),
     "sealed, named margins": sealed_job(2, {"named_nodes": 5, "output": "margins"}),
     "sealed, disputes": sealed_job(2, {"disputes": True}),

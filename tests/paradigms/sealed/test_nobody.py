@@ -46,7 +46,6 @@ ROUNDING = 1e-3
     ("base", "changes", "key"),
     [
         (3, {}, "trust"),
-        (2, {"paradigm": "union"}, "trust"),
         (2, {"dealer_checks": 0.5}, "trust"),
         (2, voting(epsilon_total=4), "trust"),
     ],

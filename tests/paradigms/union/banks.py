@@ -37,6 +37,7 @@ BOOSTED: Settings = {"model": {"blocks": ["own", "boosting", "pooled.6"]}}
 ACROSS: Settings = {"across": "N"}
 MAJORITY: Settings = {"trust": "majority"}
 """The network deals, or the last bank that does not report."""
+NOBODY: Settings = {"trust": "nobody", "timeout_s": 120}
 JOINT: Settings = {"model": {"blocks": ["own", "each.1"]}, "train": {"epochs": 6, "learning_rate": 0.5}}
 
 

@@ -16,6 +16,7 @@ from tests.paradigms.union.banks import (
     BOOSTED,
     JUDGED,
     NET,
+    NOBODY,
     Banks,
     banks,
     by_name,
@@ -68,8 +69,9 @@ def named(run: RunDirectory, found: Banks, places: Mapping[PartyId, Sequence[int
         (banks(2), (JUDGED,)),
         (banks(), (BOOSTED, {"output": "classes"})),
         (with_network(unlabelled(banks(), "B")), (JUDGED,)),
+        (banks(2), (NOBODY,)),
     ],
-    ids=["two, judged", "three, classes", "network, a bank without labels"],
+    ids=["two, judged", "three, classes", "network, a bank without labels", "nobody deals"],
 )
 def test_each_bank_learns_of_the_nodes_that_it_names_what_the_twin_says(
     found: Banks, changes: Sequence[Settings], tmp_path: Path

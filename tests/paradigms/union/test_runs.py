@@ -20,6 +20,7 @@ from tests.paradigms.union.banks import (
     JUDGED,
     MAJORITY,
     NET,
+    NOBODY,
     UNDIRECTED,
     Banks,
     banks,
@@ -97,6 +98,8 @@ CASES = {
     "dealt by a bank without labels": Case((BATCHES, MAJORITY), bare="C"),
     "dealt by the network, judged": Case((JUDGED, MAJORITY), network=True, knows=True),
     "dealt by the network, two banks": Case((UNDIRECTED, MAJORITY), holders=2, network=True),
+    "dealt by nobody, judged": Case((BOOSTED, JUDGED, NOBODY), holders=2),
+    "dealt by nobody, undirected": Case((UNDIRECTED, NOBODY, {"output": "classes"}), holders=2, bare="B"),
 }
 
 
@@ -105,6 +108,7 @@ PLANNED = [
     Case((JUDGED,), network=True, knows=True, bare="C"),
     Case((JUDGED, MAJORITY)),
     Case((JUDGED, MAJORITY), network=True),
+    Case((JUDGED, NOBODY), holders=2),
 ]
 
 
@@ -173,6 +177,7 @@ def other(graph: PartyGraph, names: list[str]) -> PartyGraph:
         Case((JUDGED,), network=True),
         Case((JUDGED, MAJORITY)),
         Case((JUDGED, MAJORITY), network=True),
+        Case((JUDGED, NOBODY), holders=2),
     ],
     ids=repr,
 )
@@ -189,6 +194,7 @@ def test_messages_have_the_same_sizes_whatever_the_others_data_are(case: Case, t
         Case(({"model": {"blocks": ["own", "boosting", "pooled.1"]}},), network=True, bare="B"),
         Case(({"model": {"blocks": ["own", "each.1"]}}, MAJORITY)),
         Case(({"model": {"blocks": ["own", "pooled.1"]}}, MAJORITY), network=True),
+        Case(({"model": {"blocks": ["own", "each.1"]}}, NOBODY), holders=2),
     ],
     ids=repr,
 )
@@ -198,7 +204,7 @@ def test_a_run_that_was_cut_off_goes_on_to_what_it_would_have_been(case: Case, t
         trained(job, found, tmp_path / "run")
     assert resume(tmp_path / "run").summary["started_at"] > 0
     run, twin = RunDirectory.open(tmp_path / "run"), of_twin(job, found)
-    for party in "ABC":
+    for party in twin:
         assert (predicted(run, party) - twin[party]).abs().max() < ALMOST
 
 

@@ -171,8 +171,8 @@ def _trust(trust: str | None, usual: JobSettings) -> dict[str, str]:
         return {}
     if "trust" not in type(usual).model_fields:
         raise ConfigError(
-            f"--trust {trust}: a job of paradigm {usual.paradigm} has no such setting; choose --paradigm sealed"
-            f"{'' if trust == 'nobody' else ' or union'}, or leave it out",
+            f"--trust {trust}: a job of paradigm {usual.paradigm} has no such setting; choose --paradigm sealed or "
+            "union, or leave it out",
             key="--trust",
             value=trust,
         )

@@ -59,8 +59,13 @@ from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import Role, RoleContext
 
 _LIKELY: Final = 8190  # edges of a node at all holders together, where these tell none to a plan of costs
-WIDE_BYTES: Final = 3 * 8  # that the dealer sends for an element of a result, at most
+_WIDE_BYTES: Final = 3 * 8  # that the dealer sends for an element of a result, at most
 _ENCRYPTED: Final = 8  # times as many where nobody deals
+
+
+def bytes_of_one(job: SealedJob) -> int:
+    """The most bytes that a party sends for an element of a result."""
+    return _WIDE_BYTES * (_ENCRYPTED if job.trust == "nobody" else 1)
 
 
 def _row_count(hello: Hello) -> int:
@@ -137,8 +142,7 @@ class _SealedSessions(AlignedSessions[SealedJob]):
         rows, classes = (max(of(hello) for hello in hellos.values()) for of in (_row_count, lambda each: each.classes))
         width = max(columns, rows, classes + job.model.hidden, 256)
         slots = nodes + max(hello.edges for hello in hellos.values())
-        bytes_of_one = WIDE_BYTES * (_ENCRYPTED if job.trust == "nobody" else 1)
-        return bytes_of_one * (2 * nodes * width + 4 * slots) + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
+        return bytes_of_one(job) * (2 * nodes * width + 4 * slots) + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
 
     def role(self, session: RoleContext, aligned: Aligned) -> Role:
         if session.answers:

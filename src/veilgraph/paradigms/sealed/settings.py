@@ -380,7 +380,6 @@ def sealed(job: JobSettings) -> SealedJob:
 def _check_nobody(job: SealedJob) -> None:
     """Refuse what two holders without a dealer cannot do: ``ValueError``."""
     rules = (
-        (job.paradigm != "sealed", f"paradigm={job.paradigm}: set trust to dealer"),
         (len(job.data.names) != _PAIR, f"{len(job.data.names)} holders: name {_PAIR}, or set trust to majority"),
         (job.dealer_checks > 0, f"dealer_checks={job.dealer_checks}: there is no dealing; set dealer_checks to 0"),
         (job.privacy is not None, "privacy: nobody draws noise that no holder knows; set trust to dealer"),

@@ -22,7 +22,7 @@ from veilgraph.mpc.sealed.functions import MOST_CLASSES
 from veilgraph.paradigms.horizontal.paradigm import SameColumnsData, SameColumnsPrivacy, SameColumnsSessions
 from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.inputs import padded, plan_of, stated_neighbours
-from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES
+from veilgraph.paradigms.sealed.paradigm import bytes_of_one
 from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Context, is_apart
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE
 from veilgraph.paradigms.sealed.trust import PART, dealing
@@ -161,7 +161,7 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
         width = max(columns, classes + job.model.hidden, 256)
         slots = nodes + max(hello.edges for hello in hellos.values())
         matrix = 2 * nodes * width + learned * width + 4 * slots
-        return WIDE_BYTES * matrix + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
+        return bytes_of_one(job) * matrix + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
 
     @override
     def role(self, session: RoleContext, aligned: Aligned) -> Role:

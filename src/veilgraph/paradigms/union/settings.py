@@ -123,7 +123,7 @@ class UnionJob(SealedJob):
     @override
     def duties(self) -> Duties:
         """All holders publish; those with nodes score."""
-        return Duties(publishing=self.data.names, scoring=self.owners, dealing=self.dealing_party)
+        return Duties(publishing=self.data.names, scoring=self.owners, dealing=self.dealing_party or None)
 
     @property
     @override
