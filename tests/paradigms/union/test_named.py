@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import nightly
 from tests.errors import refused
 from tests.paradigms.union.banks import (
     ALMOST,
@@ -69,9 +70,9 @@ def named(run: RunDirectory, found: Banks, places: Mapping[PartyId, Sequence[int
         (banks(2), (JUDGED,)),
         (banks(), (BOOSTED, {"output": "classes"})),
         (with_network(unlabelled(banks(), "B")), (JUDGED,)),
-        (banks(2), (NOBODY,)),
+        pytest.param(banks(2), (NOBODY,), marks=nightly),
     ],
-    ids=["two, judged", "three, classes", "network, a bank without labels", "nobody deals"],
+    ids=["two, judged", "three, classes", "network, a bank without labels", "dealt by nobody"],
 )
 def test_each_bank_learns_of_the_nodes_that_it_names_what_the_twin_says(
     found: Banks, changes: Sequence[Settings], tmp_path: Path

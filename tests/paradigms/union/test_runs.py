@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from tests import nightly
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.union.banks import (
@@ -98,8 +99,8 @@ CASES = {
     "dealt by a bank without labels": Case((BATCHES, MAJORITY), bare="C"),
     "dealt by the network, judged": Case((JUDGED, MAJORITY), network=True, knows=True),
     "dealt by the network, two banks": Case((UNDIRECTED, MAJORITY), holders=2, network=True),
-    "dealt by nobody, judged": Case((BOOSTED, JUDGED, NOBODY), holders=2),
-    "dealt by nobody, undirected": Case((UNDIRECTED, NOBODY, {"output": "classes"}), holders=2, bare="B"),
+    "dealt by nobody, judged": Case((JUDGED, NOBODY), holders=2),
+    "dealt by nobody, boosted": Case((BOOSTED, UNDIRECTED, NOBODY, {"output": "classes"}), holders=2, bare="B"),
 }
 
 
@@ -112,7 +113,12 @@ PLANNED = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+NIGHTLY = {"dealt by nobody, boosted"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=nightly if name in NIGHTLY else (), id=name) for name, case in CASES.items()]
+)
 def test_parties_compute_what_the_twin_does_and_banks_learn_of_their_own_nodes(case: Case, tmp_path: Path) -> None:
     job, found = case.made()
     run, twin = trained(job, found, tmp_path / "run"), of_twin(job, found)
