@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from tests import nightly
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.union.banks import (
@@ -108,7 +109,19 @@ PLANNED = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+OF_NIGHTS = (
+    "two, judged",
+    "undirected, four",
+    "batches",
+    "a bank without labels",
+    "network, judged",
+)
+"""Whose every setting another case has as well, beside others."""
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=name, marks=nightly if name in OF_NIGHTS else ()) for name, case in CASES.items()]
+)
 def test_parties_compute_what_the_twin_does_and_banks_learn_of_their_own_nodes(case: Case, tmp_path: Path) -> None:
     job, found = case.made()
     run, twin = trained(job, found, tmp_path / "run"), of_twin(job, found)
