@@ -19,8 +19,7 @@ from typing import Any, NoReturn
 def import_quickly(module: str) -> ModuleType:
     """Import a module without collecting garbage meanwhile.
 
-    PyTorch and what comes with it are half a million objects that stay: to look through them again and again takes a
-    fifth of the time.
+    PyTorch makes half a million objects that stay. Looking through them again and again takes a fifth of its import.
     """
     if module in sys.modules or not gc.isenabled():
         return import_module(module)
