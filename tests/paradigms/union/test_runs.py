@@ -109,18 +109,12 @@ PLANNED = [
 ]
 
 
-OF_NIGHTS = (
-    "two, judged",
-    "undirected, four",
-    "batches",
-    "a bank without labels",
-    "network, judged",
-)
+NIGHTLY = {"two, judged", "undirected, four", "batches", "a bank without labels", "network, judged"}
 """Whose every setting another case has as well, beside others."""
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, id=name, marks=nightly if name in OF_NIGHTS else ()) for name, case in CASES.items()]
+    "case", [pytest.param(case, marks=nightly if name in NIGHTLY else (), id=name) for name, case in CASES.items()]
 )
 def test_parties_compute_what_the_twin_does_and_banks_learn_of_their_own_nodes(case: Case, tmp_path: Path) -> None:
     job, found = case.made()
