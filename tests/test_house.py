@@ -180,3 +180,16 @@ def test_three_cases_of_a_grid_have_every_value(first: int, second: str, request
     assert (first, second) in played
     alone = len(played) == 1  # asked for by its name
     assert alone or [set(values) for values in zip(*played, strict=True)] == [{0, 1, 2}, {"a", "b", "c"}]
+
+
+def test_every_process_of_ours_leaves_without_its_interpreter() -> None:
+    """Which would look through all objects of PyTorch, and may abort beneath a daemon thread."""
+    packages = SOURCE.parents[1].glob("packages/*/src/*")
+    mains = [
+        (path, path.read_text(encoding="utf-8").partition('if __name__ == "__main__":\n')[2])
+        for folder in (SOURCE, *packages)
+        for path in folder.rglob("*.py")
+    ]
+    found = {path.name: code for path, code in mains if code}
+    assert {"fork_server.py", "worker.py", "part.py", "machine.py"} <= found.keys()
+    assert [name for name, code in found.items() if not code.startswith("    run_and_leave(")] == []
