@@ -68,7 +68,7 @@ GOALS: Final[Mapping[str, Goal]] = {
         f"product {shape}": Goal(f"{_PRODUCT}, {shape}", 0.05, "×", "benchmarks.peers", "")
         for shape in ("pubmed", "arxiv")
     },
-    "alignment 1000000": Goal("10⁶ ids, three holders", 60, "s", "benchmarks.alignment", "hashing, in one thread", 52),
+    "alignment 1000000": Goal("10⁶ ids, three holders", 60, "s", "benchmarks.alignment", "points read and written", 52),
     "slow cora": Goal(
         "sealed Cora at 40 ms, 100 Mbit/s", 30, "s", "benchmarks.sealed", "hops' dealt bytes, and rounds"
     ),
@@ -76,7 +76,7 @@ GOALS: Final[Mapping[str, Goal]] = {
     "nobody mlp": Goal("the same, `mlp`", 60, "s", _PAIR, "comparisons, sines"),
     "sealed 1000000": Goal("sealed job of 10⁶ nodes", 300, "s", "benchmarks.sealed_scale", ""),
     "growth": Goal("vertical epoch a node, 5·10⁶ nodes / 10⁴", 1.5, "×", "benchmarks.scale", "rows out of the cache"),
-    "import": Goal("`veilgraph.fit`, imported, of a core", 1.7, "s", _SMALL, "pydantic's models"),
+    "import": Goal("`veilgraph.fit`, imported, of a core", 1.7, "s", _SMALL, "own modules"),
     "digits": Goal("digits, three epochs", 3, "s", _SMALL, ""),
 }
 

@@ -20,6 +20,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from veilgraph.core.deferred import import_quickly
+
 CLI: Final = "veilgraph.cli:main"
 TIMED_OUT: Final = -9
 _POLL_S: Final = 0.005
@@ -156,7 +158,7 @@ def _end_of(child: int, deadline: float) -> int:
 if __name__ == "__main__":
     with warnings.catch_warnings(action="ignore"):
         for name in sys.argv[1:]:
-            import_module(name)
+            import_quickly(name)
     gc.freeze()  # else a fork's end looks through all of it
     os.write(1, b"ready\n")
     if (given := _next()) is not None:

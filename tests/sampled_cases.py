@@ -36,4 +36,4 @@ def _chosen(cases: list[pytest.Function]) -> set[pytest.Function]:
 
 
 def _values(case: pytest.Function) -> set[tuple[str, int]]:
-    return set(case.callspec.indices.items())
+    return {(name, id(value)) for name, value in case.callspec.params.items()}  # a list's values come again as they are

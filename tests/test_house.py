@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.modules import ROOT, all_modules
 from veilgraph.nn.combine import COMBINES
 from veilgraph.nn.local.model import LOCAL_MODELS
@@ -163,3 +165,31 @@ def test_replacing_a_private_name_is_noticed(tmp_path: Path) -> None:
 def test_few_errors_are_known_by_their_words() -> None:
     found = sum(facts(path).matches for path in all_modules())
     assert found <= MATCHED
+
+
+@pytest.mark.cases(3)
+@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("second", ["a", "b", "c"])
+def test_three_cases_of_a_grid_have_every_value(first: int, second: str, request: pytest.FixtureRequest) -> None:
+    """``make test`` plays as many cases as a mark says, and while these last every value of each parameter."""
+    played = [
+        (each.callspec.params["first"], each.callspec.params["second"])
+        for each in request.session.items
+        if isinstance(each, pytest.Function) and each.function is request.function
+    ]
+    assert (first, second) in played
+    alone = len(played) == 1  # asked for by its name
+    assert alone or [set(values) for values in zip(*played, strict=True)] == [{0, 1, 2}, {"a", "b", "c"}]
+
+
+def test_every_process_of_ours_leaves_without_its_interpreter() -> None:
+    """Which would look through all objects of PyTorch, and may abort beneath a daemon thread."""
+    packages = SOURCE.parents[1].glob("packages/*/src/*")
+    mains = [
+        (path, path.read_text(encoding="utf-8").partition('if __name__ == "__main__":\n')[2])
+        for folder in (SOURCE, *packages)
+        for path in folder.rglob("*.py")
+    ]
+    found = {path.name: code for path, code in mains if code}
+    assert {"fork_server.py", "worker.py", "part.py", "machine.py"} <= found.keys()
+    assert [name for name, code in found.items() if not code.startswith("    run_and_leave(")] == []

@@ -11,10 +11,10 @@ The names below are the public interface. Each is imported when it is first used
 from __future__ import annotations
 
 import logging
-from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from veilgraph.core import __version__
+from veilgraph.core.deferred import import_quickly
 from veilgraph.core.text import PrintableRecords
 
 if TYPE_CHECKING:
@@ -70,10 +70,10 @@ _HOMES: Final = {
 
 def __getattr__(name: str) -> object:
     if name in ("datasets", "nn", "simulate", "tracking"):
-        return import_module(f"{__name__}.{name}")
+        return import_quickly(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
+    value: object = getattr(import_quickly(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -350,9 +350,7 @@ def test_a_message_without_the_senders_signature_ends_the_session(tmp_path: Path
         train(saved(tmp_path / "data", JOBS["two"], small_graphs()), tmp_path / "run")
 
 
-def test_evidence_of_all_parties_and_of_one_session(
-    two: Mapping[PartyId, Evidence], honest: Mapping[PartyId, Evidence], tmp_path: Path
-) -> None:
+def test_evidence_of_all_parties_and_of_one_session(two: Mapping[PartyId, Evidence], tmp_path: Path) -> None:
     with refused(ConfigError, code="parties"):
         dispute([[two["A"]], [two["B"]]], Trust())
     with refused(ConfigError, code="parties"):

@@ -1,13 +1,15 @@
 """Imports that wait: nothing is loaded before a name is used, and other imports go on as ever."""
 
 import builtins
+import gc
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from veilgraph.core.deferred import deferred
+from veilgraph.core.deferred import deferred, import_quickly
 
 MODULE = """
 from late import nothing_yet
@@ -66,3 +68,44 @@ def test_a_constant_is_not_taken_for_what_stands_in_for_it(late: Path) -> None:
     for use in (str, bool, iter, lambda value: value == 3):
         with pytest.raises(TypeError):
             use(VALUE)
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """A collector that collects and has nothing frozen, whatever it had before."""
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()
+    yield
+    gc.enable()
+    if frozen:
+        gc.freeze()
+
+
+@pytest.mark.usefixtures("collector")
+def test_no_garbage_is_collected_while_a_module_is_imported(late: Path) -> None:
+    late.write_text("import gc\nnothing_yet = None\ncollected = gc.isenabled()\n")
+    module = import_quickly("late")
+    assert (module.collected, gc.isenabled(), gc.get_freeze_count()) == (False, True, 0)
+    assert any(each is vars(module) for each in gc.get_objects(generation=2))
+    gc.disable()
+    import_quickly("late.of")
+    assert not gc.isenabled()
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_failed_import_leaves_the_collector_as_it_was_and_a_frozen_object_frozen(late: Path) -> None:
+    gc.freeze()
+    count = gc.get_freeze_count()
+    with pytest.raises(ImportError):
+        import_quickly("late.of")
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > count / 2
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_module_that_is_there_costs_the_collector_nothing(late: Path) -> None:
+    late.write_text("nothing_yet = None\n")
+    import_quickly("late")
+    young: list[object] = [[]]
+    import_quickly("late")
+    assert any(each is young for each in gc.get_objects(generation=0))

@@ -2,10 +2,14 @@
 
 import re
 from collections import Counter
+from functools import cache
 
 from docs import settings
 from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.protocol.party_settings import PartySettings
+
+page = cache(settings.page)
+"""It takes a second to make."""
 
 
 def keys(model, prefix=""):
@@ -16,7 +20,7 @@ def keys(model, prefix=""):
 
 
 def test_it_is_current():
-    assert settings.page() == settings.PAGE.read_text(encoding="utf-8"), "make docs"
+    assert page() == settings.PAGE.read_text(encoding="utf-8"), "make docs"
 
 
 ROW = r"^\| `([^`|]+)` \| (.*) \| (.*) \|$"
@@ -32,10 +36,10 @@ def listed_keys(text):
 
 
 def test_every_key_has_a_line_that_says_what_it_means():
-    lines = re.findall(ROW, settings.page(), flags=re.MULTILINE)
+    lines = re.findall(ROW, page(), flags=re.MULTILINE)
     assert len(lines) > 300
     assert [key for key, *rest in lines if not all(part.strip() for part in rest)] == []
-    found = set(listed_keys(settings.page()))
+    found = set(listed_keys(page()))
     groups = {".".join(parts[:end]) for parts in (key.split(".") for key in found) for end in range(1, len(parts))}
     groups |= {group.removesuffix("[]") for group in groups}
     assert {key for key in keys(VerticalJob) if key not in found | groups | {"audit_limits"}} == set()
@@ -45,7 +49,7 @@ def test_every_key_has_a_line_that_says_what_it_means():
 
 
 def test_what_paradigms_or_groups_share_stands_once():
-    jobs = settings.page().partition("## An embedding job")[0]
+    jobs = page().partition("## An embedding job")[0]
     rows = [line for line in jobs.splitlines() if re.match(ROW, line)]
     assert [row for row, times in Counter(rows).items() if times > 1] == []
     assert (

@@ -5,6 +5,7 @@ nursery and worker, sockets, files and signals. The test tells it what to do ove
 ids.
 """
 
+import gc
 import itertools
 import json
 import multiprocessing
@@ -239,6 +240,7 @@ def _die_at_write(which: int | str) -> None:
 def serve(channel: Connection) -> None:
     """Body of the host process: carries out orders until the test closes the pipe."""
     usual_grace_s = launch.GRACE_S
+    gc.freeze()  # else each party looks through all of it, and copies it
     nursery.subprocess.Popen = Forked  # type: ignore[attr-defined]
     channel.send(("ready", None))
     while True:

@@ -33,7 +33,8 @@ def members(mask):
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("holders", [2, 3, 8])
-def test_digits(holders):
+def test_digits(holders, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch_geometric", None)  # a second and a half to import, and not needed
     parties = load_parties(DataSettings(dataset="digits", holders=holders), 0)
     assert len(parties) == holders
     assert sum(party.num_features for party in parties) == 64

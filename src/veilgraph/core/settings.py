@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import lru_cache
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Annotated, Any, Final, Generic, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from veilgraph.core.deferred import import_quickly
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 
@@ -113,7 +113,7 @@ def _changed_at(folder: Path) -> int:
 
 def _import_attribute(place: str) -> Any:  # noqa: ANN401 - whatever is there
     module, _, attribute = place.partition(":")
-    return getattr(import_module(module), attribute)
+    return getattr(import_quickly(module), attribute)
 
 
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"

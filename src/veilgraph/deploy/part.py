@@ -17,8 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, LinkError, VeilgraphError
 from veilgraph.core.text import PrintableRecords
+from veilgraph.core.threads import run_and_leave
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.deploy.failures import Failure, sites_of
 from veilgraph.deploy.kit import Kit
@@ -27,13 +29,16 @@ from veilgraph.deploy.request import Request, stored_request
 from veilgraph.deploy.revocation import accept_newer
 from veilgraph.deploy.site_process import GRACE_S, end_with_parent
 from veilgraph.link.channel import ChannelContext
-from veilgraph.link.nats import NatsLink
-from veilgraph.link.view import RecordedLink
-from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.job_file import parse_job
-from veilgraph.runtime.launch.processes import keep_freed_memory, share_cores
-from veilgraph.runtime.launch.site import SITE_WORKS, CheckAnswer, check_here, take_part
-from veilgraph.runtime.store.run_directory import RunDirectory
+
+with deferred():  # PyTorch, imported in a fifth less time
+    from veilgraph.link.nats import NatsLink
+    from veilgraph.link.view import RecordedLink
+    from veilgraph.protocol.job import JobSettings
+    from veilgraph.protocol.job_file import parse_job
+    from veilgraph.runtime.launch import site
+    from veilgraph.runtime.launch.processes import keep_freed_memory, share_cores
+    from veilgraph.runtime.launch.site import CheckAnswer, check_here, take_part
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
 _STOPPED: Final = "the job was stopped: by an administrator, or because the site was"
 
@@ -65,7 +70,7 @@ def _run(request: Request, kit: Kit) -> Failure | None:
                 kit.site.runs,
                 settings,
                 party,
-                SITE_WORKS[request.work],
+                site.SITE_WORKS[request.work],
                 link,
                 link,
                 party_file=kit.site.party_file,
@@ -178,4 +183,4 @@ def _log_to_standard_output() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_and_leave(main)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 from typing_extensions import override
 
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import DataError
 from veilgraph.graph.dataset import DataSet
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings
+
+with deferred():  # seconds to import
+    from sklearn import datasets, neighbors
+    from torch_geometric import data as pyg
 
 _IMAGE_ROWS = 8
 
@@ -31,34 +36,30 @@ def random_masks(labels: Tensor, train_per_class: int, validation: int, seed: in
     return {"train_mask": train, "val_mask": val, "test_mask": test}
 
 
-def digits_data(seed: int) -> Data:
+def digits_data(seed: int) -> pyg.Data:
     """Return the digits as one graph: x [1797, 64], each image joined with its 5 nearest, both ways; labels, masks."""
     pixels, labels, masks = _digits(seed)
     flat = pixels.reshape(len(pixels), -1)
-    data = Data(x=torch.from_numpy(flat.copy()), edge_index=_nearest_edges(flat), y=labels)
+    data = pyg.Data(x=torch.from_numpy(flat.copy()), edge_index=_nearest_edges(flat), y=labels)
     data.update(masks)
     return data
 
 
 def _digits(seed: int) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.float32]], Tensor, dict[str, Tensor]]:
     """Pixels [1797, 8, 8] in [0, 1], labels and masks."""
-    from sklearn.datasets import load_digits  # noqa: PLC0415 - slow to import, and other data sets do without
-
-    images, digits = load_digits(return_X_y=True)
+    images, digits = datasets.load_digits(return_X_y=True)
     pixels = (images / 16).reshape(-1, _IMAGE_ROWS, _IMAGE_ROWS).astype(np.float32)
     labels = torch.from_numpy(digits).long()
     return pixels, labels, random_masks(labels, 10, 300, seed)
 
 
 def _nearest_edges(rows: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Tensor:
-    from sklearn.neighbors import kneighbors_graph  # noqa: PLC0415 - as above
-
-    nearest = kneighbors_graph(rows, 5, mode="connectivity", include_self=False)
+    nearest = neighbors.kneighbors_graph(rows, 5, mode="connectivity", include_self=False)
     both = (nearest + nearest.T).tocoo()
     return torch.from_numpy(np.stack([both.row, both.col]).astype(np.int64))
 
 
-def synthetic_data(num_nodes: int = 400, num_features: int = 24, classes: int = 3, seed: int = 0) -> Data:
+def synthetic_data(num_nodes: int = 400, num_features: int = 24, classes: int = 3, seed: int = 0) -> pyg.Data:
     """A degree-corrected stochastic block model whose features lean towards the class.
 
     ``x`` is standard normal plus a shift per class, float32; ``edge_index`` undirected without loops, of mean degree
@@ -79,14 +80,14 @@ def synthetic_data(num_nodes: int = 400, num_features: int = 24, classes: int = 
     source, target = linked.triu(1).nonzero().T
     edge_index = torch.stack([torch.cat([source, target]), torch.cat([target, source])])
     masks = random_masks(labels, 10, num_nodes // 4, seed)
-    return Data(x=x, edge_index=edge_index, y=labels, **masks)
+    return pyg.Data(x=x, edge_index=edge_index, y=labels, **masks)
 
 
 class Digits(DataSet):
     """1,797 handwritten digits of 8 × 8 pixels."""
 
     @override
-    def whole(self, settings: DataSettings, seed: int) -> Data:
+    def whole(self, settings: DataSettings, seed: int) -> pyg.Data:
         return digits_data(seed)
 
     @override
@@ -112,11 +113,10 @@ class Digits(DataSet):
         parties = []
         for name, (start, end) in zip(names, pairwise(cuts), strict=True):
             band = pixels[:, start:end].reshape(len(pixels), -1)
-            data = Data(x=torch.from_numpy(band.copy()), edge_index=_nearest_edges(band))
+            graph = PartyGraph(name, torch.from_numpy(band.copy()), _nearest_edges(band))
             if name == settings.label_party:
-                data.y = labels
-                data.update(masks)
-            parties.append(PartyGraph.from_data(name, data))
+                graph = replace(graph, labels=labels, num_classes=10, **masks)  # type: ignore[arg-type]
+            parties.append(graph)
         return parties
 
 
@@ -124,7 +124,7 @@ class Synthetic(DataSet):
     """``synthetic_data`` of 400 nodes."""
 
     @override
-    def whole(self, settings: DataSettings, seed: int) -> Data:
+    def whole(self, settings: DataSettings, seed: int) -> pyg.Data:
         return synthetic_data(seed=seed)
 
 

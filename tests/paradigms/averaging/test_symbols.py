@@ -59,7 +59,7 @@ def forgetful(found: Banks, holder: str) -> Banks:
 # Whole jobs
 
 
-@pytest.mark.usefixtures("from_memory", "few_trees")
+@pytest.mark.usefixtures("from_memory", "few_trees", "short_own_models")
 @pytest.mark.parametrize("changes", [(), (ALL,)], ids=["trained", "all"])
 def test_a_job_is_its_twin_to_the_bit_and_later_predictions_cost_and_send_nothing(
     tmp_path: Path, changes: Sequence[Settings]
@@ -157,6 +157,7 @@ def test_symbols_that_say_nothing_are_left_out_and_others_help() -> None:
     assert torch.equal(counted, without_symbols), "what the holder has by itself hangs on no symbol"
 
 
+@pytest.mark.usefixtures("short_own_models")
 def test_own_models_hang_on_nothing_of_others() -> None:
     (graph, *_), ids = banks(2, accounts=40)
     other = replace(graph, features=graph.features.clone())
@@ -226,7 +227,7 @@ def test_symbols_are_counted_by_edge_and_none_counts_nowhere() -> None:
     assert found.tolist() == [[0, 1], [0, 0], [1, 1]]
 
 
-@pytest.mark.usefixtures("few_trees")
+@pytest.mark.usefixtures("few_trees", "short_own_models")
 def test_two_whole_jobs_of_one_ledger_send_the_same_and_pay_once_for_own_accounts(tmp_path: Path) -> None:
     """A's ledger in another folder, of other people with the same counterparties, is not taken for the same people."""
     graphs, ids = banks(2, accounts=40)

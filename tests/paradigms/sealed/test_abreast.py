@@ -106,6 +106,7 @@ def test_parties_score_and_train_as_the_twin_does(holders: int) -> None:
             assert all(float((one - other).abs()) <= 1 for one, other in zip(told, twin, strict=True))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("judged_every", [2, 5])
 @pytest.mark.parametrize("cut", [4, 5])
 @pytest.mark.parametrize("trust", ["dealer", "majority"])

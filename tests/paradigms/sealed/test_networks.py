@@ -193,7 +193,7 @@ def test_no_hop_is_made_twice_but_the_third_of_columns_with_units(training: int,
 )
 def test_what_sends_less_hops(dataset: str, training: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns of all nodes, or rows of training nodes: counted both ways, of words and of tables."""
-    train = {"epochs": 120, "evaluate_every": 20}
+    train = {"epochs": 30, "evaluate_every": 5}
     said = {"paradigm": "sealed", "preset": "auto", "data": {"dataset": dataset, "holders": 2}, "train": train}
     job = parse_job(said, "job")
     both = {"A": columns // 2, "B": columns - columns // 2}

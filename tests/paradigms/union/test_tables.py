@@ -411,6 +411,7 @@ def test_check_foresees_of_tables_what_is_sent(network: bool, tmp_path: Path) ->
         assert 0 < over < foreseen["degrees"][party] if network else over == 0, party
 
 
+@pytest.mark.usefixtures("short_own_models")
 def test_banks_tell_symbols_across_organisations_and_out_of_tables_in_one_place(tmp_path: Path) -> None:
     """What leaves a site is lists of hashes and symbols; who may not tell them takes no part."""
     found = banks(2, accounts=40)
@@ -445,7 +446,7 @@ def test_banks_tell_symbols_across_organisations_and_out_of_tables_in_one_place(
         )
 
 
-@pytest.mark.usefixtures("few_trees")
+@pytest.mark.usefixtures("few_trees", "short_own_models")
 def test_a_bank_of_symbols_fills_in_its_own_mean_and_sends_none(tmp_path: Path) -> None:
     """No column is summed with another bank's, so ``column-statistics`` need not be accepted."""
     allowed = ["confirmed-edges", "counterpart-symbols", "trained-counterparts"]

@@ -25,6 +25,7 @@ from importlib import import_module
 from itertools import takewhile
 from typing import IO, Final
 
+from veilgraph.core.deferred import import_quickly
 from veilgraph.core.threads import run_and_leave
 
 FORKS: Final = sys.platform == "linux"
@@ -103,7 +104,7 @@ def main(arguments: list[str]) -> int:
     specs = {party: WorkerSpec(**spec) for party, spec in plan["workers"].items()}
     inherited = _all_descriptors(specs.values()) | {ends}
     if plan["forks"]:
-        import_module(module)
+        import_quickly(module)
         gc.freeze()  # what is there is shared, and not looked through again by each party
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who ignores it hands that down
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM})
