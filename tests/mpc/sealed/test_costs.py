@@ -182,10 +182,10 @@ TWO = ", two holders"
 """Behind the name of an operation that costs two holders something else than more of them."""
 
 
-def value(formula: str) -> int:
+def value(formula: str, holders: int) -> int:
     """Of a formula of the page."""
-    assert re.fullmatch(r"(up|[0-9nNdSTW+·() ])+", formula), formula
-    names = {"n": n, "N": N, "d": D, "S": S, "T": T, "W": -(-n // 64), "up": lambda size: -(-size // 8) * 8}
+    assert re.fullmatch(r"(up|[0-9nNdSPTW+·() -])+", formula), formula
+    names = {"P": holders, "n": n, "N": N, "d": D, "S": S, "T": T, "W": -(-n // 64), "up": lambda size: -(-size // 8) * 8}
     return int(eval(formula.replace("·", "*"), {"__builtins__": {}}, names))
 
 
@@ -200,9 +200,9 @@ def test_an_operation_costs_what_is_said_and_counted(name: str, holders: int) ->
     said = stated()
     said_rounds, messages, formula, dealt = said.get(name + TWO, said[name]) if holders == 2 else said[name]
     assert rounds == said_rounds
-    size = value(dealt)
+    size = value(dealt, holders)
     assert sent[SERVER] == ((1, HEADER_BYTES + size) if size else (0, 0))
-    each = (messages * HEADER_BYTES + value(formula)) if messages else 0
+    each = (messages * HEADER_BYTES + value(formula, holders)) if messages else 0
     kind = name.split(maxsplit=1)[0]
     for party in NAMES[:holders]:
         silent = (kind in OWNED and party != "A") or (kind in TO_ONE and party == "A")

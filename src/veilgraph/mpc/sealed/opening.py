@@ -2,7 +2,9 @@
 
 Two holders do it by one masked bit each: their summands wrap around exactly if a highest bit is set, and n₀·n₁ of
 n_p = 1 − msb(x_p) is shared by Beaver's product with random bits b_p, whose product the dealer deals: holder p sends
-e_p = n_p ⊕ b_p. The result is right on average and off by less than one unit.
+e_p = n_p ⊕ b_p. What the second holder's share of the dealer's summand has below bit s, it draws itself; the dealer
+rounds to nearest what is missing, and sends bytes that count in the result. So low bits of both shares are uniform: the
+result is right on average, and off by less than one unit and a half.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from typing_extensions import override
 
 from veilgraph.core.types import NOBODY, Kind, PartyId, Tag
 from veilgraph.mpc import bits as planes
-from veilgraph.mpc.sealed.correlations import Dealer, Form, Holder, Operation, Round, size_of, sum_parts
+from veilgraph.mpc.sealed.correlations import Dealer, Form, Holder, Kept, Operation, Round, size_of, sum_parts
 from veilgraph.mpc.sealed.wire import DTYPES, Ring, Summands, Wire, plain_wire
 
 GUARD: Final = 2  # an opened value of Z_2^n with truncation is below 2^(n − GUARD) in magnitude
+_LEAST_ROUNDED: Final = 8  # bits cut off: of fewer, rounding to nearest is seen to favour one side, by half of the ring's unit
 _ONES_32: Final = 0xFFFF_FFFF
 _SMALLEST: Final = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 
@@ -47,6 +50,21 @@ class Open(Operation[Wire]):
             self.dealt += [wrap] if self.by_bits else [*self.own, wrap]
             if self.by_bits:
                 self.own.insert(0, self.plane)
+        self.kept: list[Kept] = []
+        if self.by_bits:
+            # Bits above which nothing counts in the result, then bits of the product of both b_p that do.
+            above, lost = min(self.width, ring + shift), ring + shift - self.width
+            octets = -(-(above - shift * (shift >= _LEAST_ROUNDED)) // 8)
+            self.kept = [(max(0, above - 8 * octets), octets), (0, -(-lost // 8))][: len(self.dealt)]
+        self.low = self.kept[0][0] if self.kept else 0
+
+    @property
+    def _low_forms(self) -> list[Form]:
+        return [(self.shape, DTYPES[32 if self.low <= 32 else 64])]
+
+    def _low_bits(self, drawn: Sequence[Tensor]) -> Tensor:
+        """Numbers below 2^low, of the summands' ring, from uniform ones."""
+        return (drawn[0].to(torch.int64) & ((1 << self.low) - 1)).to(DTYPES[self.width])
 
     @property
     def _part(self) -> Tensor:
@@ -64,8 +82,10 @@ class Open(Operation[Wire]):
     def hold(self, holder: Holder) -> Wire:
         """Open this holder's summands under masks, cut or lift the value, and return it as a wire."""
         tag = holder.next(Kind.MASKED_WIRE)
-        dealt, (*random, mask) = holder.shared(tag, self.dealt, self.own)
+        dealt, (*random, mask) = holder.shared(tag, self.dealt, self.own, self.kept)
         blinded = self._part + dealt[0] + (self.offset if holder.leads else 0)
+        if self.low and holder.is_second:
+            blinded += self._low_bits(holder.drawn(self._low_forms))
         if self.by_bits:
             share = self.cut_by_bits(holder, tag, blinded, dealt, random)
             return Wire(holder.opened(tag, share.to(mask.dtype) + mask), mask, self.result_bits)
@@ -102,13 +122,15 @@ class Open(Operation[Wire]):
         dealer.next()
         draws = dealer.draws(self.dealt, self.own)
         mask = sum_parts(own[-1] for _, own in draws.values())
+        below = dealer.draw(dealer.holders[1], self._low_forms) if self.low else []
 
         def make() -> list[Tensor]:
+            part = self._part - self._low_bits(below) if below else self._part
             if self.by_bits and self.wraps:
                 first, second = (self.bits_of(own[0]) for _, own in draws.values())
-                return [self._part, (first * second).to(self.dealt[1][1])]
+                return [part, (first * second).to(self.dealt[1][1])]
             if self.by_bits:
-                return [self._part]
+                return [part]
             if self.wraps:
                 (random,) = dealer.draw(NOBODY, self.dealt[:1])
                 wrap = (random < 0).to(self.dealt[2][1])
@@ -120,7 +142,7 @@ class Open(Operation[Wire]):
             random &= ~(_ONES_32 << self.shift if self.shift < 32 else -(1 << 32))
             return [self._part + (random | ((mask.to(torch.int64) & _ONES_32) << self.shift))]
 
-        dealer.correct(self.dealt, make, draws)
+        dealer.correct(self.dealt, make, draws, kept=self.kept)
         return Wire(None, mask, self.result_bits)
 
     @override
