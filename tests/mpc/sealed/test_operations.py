@@ -30,8 +30,8 @@ from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, WHOLE_BI
 from veilgraph.mpc.sealed.linked import DealerMachine, HolderMachine
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.opening import GUARD, Open
-from veilgraph.mpc.sealed.sines import FACTOR_BITS, TABLE_BITS, UNIT_BITS, circle, odd_multiples
 from veilgraph.mpc.sealed.row_keys import expand_rows
+from veilgraph.mpc.sealed.sines import FACTOR_BITS, TABLE_BITS, UNIT_BITS, circle, odd_multiples
 from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate, joined
 
 HOLDERS = st.integers(2, 6)
@@ -387,7 +387,7 @@ def test_what_the_first_two_draw_hides_a_value_from_the_holder_that_deals(
     got = [each for each in links["A"].transcript() if (each.sender, each.tag.kind) == ("B", Kind.MASKED_ROWS)]
     assert [tuple(each.tensor.shape) for each in got] == [(1, 2), (1, 2), (3, 2)]  # rows, a key, a head and two slots
     picked, head = got[0].tensor, got[2].tensor[:1]
-    hopped = head + expand_rows(torch.zeros_like(got[1].tensor), got[2].tag.step, ((1, 2), torch.int64))
+    hopped = head + expand_rows(torch.zeros_like(got[1].tensor), got[2].tag.step, head)
     found = [torch.equal((rows - mask).double() * UNIT, x) for rows in (picked, *hopped.split(1))]
     assert any(found) != masked
     assert (found[0], any(found[1:])) == (not masked, not masked)

@@ -40,7 +40,7 @@ from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc.ring import matmul
-from veilgraph.mpc.sealed import hops
+from veilgraph.mpc.sealed import hidden_graph
 from veilgraph.mpc.sealed.correlations import Holder, Stream
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.permutations import orders
@@ -355,7 +355,7 @@ def is_keys(forms: Forms) -> bool:
 
 def expanded_alike(patch: pytest.MonkeyPatch) -> None:
     """Keys expand to the same rows in all hops."""
-    patch.setattr(hops, "expand_rows", lambda keys, _, form: expand_rows(keys, 0, form))
+    patch.setattr(hidden_graph, "expand_rows", lambda keys, _, like: expand_rows(keys, 0, like))
 
 
 def is_orders(forms: Forms) -> bool:

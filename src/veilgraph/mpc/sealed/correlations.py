@@ -28,13 +28,11 @@ from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import NOBODY, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, gather, receive_as
 from veilgraph.mpc.ring import encode
+from veilgraph.mpc.sealed.kept_bytes import Form, Kept, keep, kept_form, restore
 
 STRIDE_BYTES: Final = 16 << 20  # after so many bytes dealt to it a holder says that it has used them
 AHEAD_STRIDES: Final = 4  # how many of these strides the dealer may be ahead
 
-Form: TypeAlias = tuple[tuple[int, ...], torch.dtype]  # shape and dtype of a tensor
-# What the last holder is sent of each entry: how many low bits are rounded off, and how many bytes are kept above them.
-Kept: TypeAlias = tuple[int, int]
 # Holder → what it draws in an operation: its shares of what is dealt (the last holder has none), and its own masks.
 Draws: TypeAlias = dict[PartyId, tuple[list[Tensor], list[Tensor]]]
 # who sends, to whom else, and how many bytes to each
@@ -77,27 +75,6 @@ def _unpack(buffer: Tensor, forms: Sequence[Form]) -> list[Tensor]:
         parts.append(buffer[start : start + prod(shape) * dtype.itemsize].view(dtype).view(shape))
         start += _padded_bytes(form)
     return parts
-
-
-def _kept_form(form: Form, kept: Kept) -> Form:
-    return ((*form[0], kept[1]), torch.uint8)
-
-
-def _keep(values: Tensor, kept: Kept) -> Tensor:
-    """Round off low bits, and keep so many bytes of the rest: uint8 [*shape, bytes]."""
-    low, octets = kept
-    rounded = values.to(torch.int64)
-    if low:
-        rounded = rounded + (1 << low - 1) >> low
-    return rounded.unsqueeze(-1).view(torch.uint8)[..., :octets]
-
-
-def _restore(octets: Tensor, kept: Kept, dtype: torch.dtype) -> Tensor:
-    """The inverse of ``_keep``, up to what was rounded off and what was above the bytes."""
-    low, count = kept
-    wide = torch.zeros((*octets.shape[:-1], 8), dtype=torch.uint8)
-    wide[..., :count] = octets
-    return (wide.view(torch.int64).squeeze(-1) << low).to(dtype)
 
 
 def sum_parts(parts: Iterable[Tensor]) -> Tensor:
@@ -235,14 +212,13 @@ class Holder:
 
         ``kept``: of how much the last holder is sent, for each form; by default all.
         """
-        if self._is_last and kept:
-            octets = self.dealt(tag, [*map(_kept_form, forms, kept)])
-            shares = [_restore(*part, form[1]) for *part, form in zip(octets, kept, forms, strict=True)]
-            return shares, self._stream.draw(own)
-        if self._is_last:
+        if not (self._is_last and forms):
+            drawn = self._stream.draw([*forms, *own])
+            return drawn[: len(forms)], drawn[len(forms) :]
+        if not kept:
             return self.dealt(tag, forms), self._stream.draw(own)
-        drawn = self._stream.draw([*forms, *own])
-        return drawn[: len(forms)], drawn[len(forms) :]
+        octets = self.dealt(tag, [*map(kept_form, forms, kept)])
+        return [*map(restore, octets, kept, forms)], self._stream.draw(own)
 
     def dealt(self, tag: Tag, forms: Sequence[Form]) -> list[Tensor]:
         """Receive tensors of these forms that the dealer sends this holder alone, and acknowledge full strides."""
@@ -364,10 +340,8 @@ class Dealer(ABC):
             signs = [torch.bitwise_xor] * bitwise + [torch.sub] * (len(secrets) - bitwise)
             return [reduce(sign, shares, secret) for sign, shares, secret in zip(signs, others, secrets, strict=True)]
 
-        if kept:
-            self.deal(last, [*map(_kept_form, forms, kept)], lambda: [*map(_keep, missing(), kept)])
-        else:
-            self.deal(last, forms, missing)
+        sent = [*map(kept_form, forms, kept)] if kept else forms
+        self.deal(last, sent, lambda: [*map(keep, missing(), kept)] if kept else missing())
         return secrets
 
     def draws(self, forms: Sequence[Form], own: Sequence[Form] = ()) -> Draws:

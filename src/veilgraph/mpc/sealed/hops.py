@@ -30,7 +30,7 @@ second the relative ones, and what both draw the dealer does not know.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, zip_longest
@@ -49,22 +49,20 @@ from veilgraph.mpc.ring import encode
 from veilgraph.mpc.sealed.correlations import (
     REMEDY,
     Dealer,
-    Form,
     Holder,
     LinkedDealer,
     Operation,
     Round,
     check_places,
     size_of,
-    sum_parts,
 )
+from veilgraph.mpc.sealed.hidden_graph import HiddenGraph, OwnEdges, corrections_of, masked_rows, own_share
+from veilgraph.mpc.sealed.kept_bytes import Form
 from veilgraph.mpc.sealed.permutations import (
     Steps,
-    differences,
     int32_if_small,
     inverse,
     orders,
-    prefix_sums,
     rest_after,
     rest_before,
     shuffled,
@@ -72,57 +70,10 @@ from veilgraph.mpc.sealed.permutations import (
     take_rows,
     weights_of,
 )
-from veilgraph.mpc.sealed.row_keys import expand_rows, key_form
+from veilgraph.mpc.sealed.row_keys import key_form
 from veilgraph.mpc.sealed.wire import Summands, Wire
 
 CHUNK_BYTES: Final = 8 << 20  # of the rows of a hop that are in hand at a time
-
-
-_NO_STEPS: Final = Steps(*[torch.empty(0, dtype=torch.int64)] * 3)
-
-
-@dataclass(frozen=True, eq=False)
-class _OwnEdges:
-    """What the owner alone has: its steps, the random turn that it shares with the dealer, and weights of slots.
-
-    ``heads`` and ``empty`` are the places of heads, and of other slots, in the random order before the first step.
-    """
-
-    steps: Steps
-    random_turn: Tensor
-    heads: Tensor
-    empty: Tensor
-    weights: Tensor | None
-
-
-@dataclass(frozen=True, eq=False)
-class HiddenGraph:
-    """Directed edges that one holder knows, of a public padded number; what each party has of them is its own.
-
-    Attributes:
-        owner: who knows them.
-        nodes: N.
-        slots: n, of the nodes and the padded edges.
-        weight_bits: 0: every edge counts once; else weights are hidden.
-        steps: at the dealer random permutations that the owner has as well, at a holder the steps relative to them. Of
-            a dealer's own edges the first holder has the random ones, the second the relative ones, and others none.
-            Random ones of ``spread`` are the nodes of the heads alone, in their order: [N].
-        weights: where ``steps`` are random the mask u of weights, else E: [n, 1].
-        keys: of slots in the random order, for each holder but the owner: its own, at the owner all of empty slots, at
-            the dealer all of heads. Of a dealer's edges only the first two holders have some, which are the same.
-        own: at the owner alone.
-        adjacency: at the owner, and in the twin, where everybody sees the edges: what each counts, target by source.
-    """
-
-    owner: PartyId
-    nodes: int
-    slots: int
-    weight_bits: int
-    steps: Steps = _NO_STEPS
-    weights: Tensor | None = None
-    keys: Sequence[Tensor] = ()
-    own: _OwnEdges | None = None
-    adjacency: sp.csr_array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,9 +174,8 @@ class Hide(Operation[HiddenGraph]):
             own_weights = weights_of(steps, edges, counts, 1 << self.weight_bits)[:, None]
             masked = take_rows(own_weights, inverse(turn)) - drawn[3]
             told.append(masked[:, 0])
-        places = [torch.nonzero(part)[:, 0] for part in (spread < self.nodes, spread >= self.nodes)]
-        random = (int32_if_small(each, graph.slots) for each in (turn, *places))
-        own = _OwnEdges(steps.compact(), *random, own_weights)
+        heads, empty = (torch.nonzero(part)[:, 0] for part in (spread < self.nodes, spread >= self.nodes))
+        own = OwnEdges(steps.compact(), int32_if_small(turn, graph.slots), heads, empty, own_weights)
         return replace(graph, steps=relative.compact(), weights=masked, own=own), torch.cat(told)
 
     @override
@@ -334,7 +284,7 @@ class Hop(Operation[Summands]):
                 if graph.owner == holder.dealer:
                     total[:, columns] += self._share_for_dealer(holder, graph, tag, public[:, columns], form)
                 elif not graph.own:
-                    masked, share = _masked_rows(graph, tag.step, holder.drawn([form] * self._draws))
+                    masked, share = masked_rows(graph, tag.step, holder.drawn([form] * self._draws))
                     holder.link.send(graph.owner, tag, masked)
                     total[:, columns] -= share
             own = [(tag, graph, columns) for tag, graph, columns in parts if graph.own]
@@ -344,8 +294,8 @@ class Hop(Operation[Summands]):
             for (tag, graph, columns), corrections in zip(own, dealt, strict=True):
                 form = self._rows_form(self._form(graph, columns))
                 received = gather(holder.link, holder.others, tag, *form).values()
-                total[:, columns] -= _own_share(graph, tag.step, corrections, received)
-        return Summands(total, self.wire.bits + self.weight_bits)
+                total[:, columns] -= own_share(graph, tag.step, corrections, received)
+        return Summands(total, self.wire.bits + self.weight_bits, of_holders=not dealers)
 
     @property
     def _draws(self) -> int:
@@ -367,9 +317,9 @@ class Hop(Operation[Summands]):
         """Send a dealer with edges what its share of (A + I)·Λ, ``public``, needs, and return this holder's."""
         if holder.leads:
             drawn = holder.drawn_in_pair([form] * self._draws)
-            holder.link.send(holder.dealer, tag, torch.cat(_corrections(graph, tag.step, public, [drawn])))
+            holder.link.send(holder.dealer, tag, torch.cat(corrections_of(graph, tag.step, public, [drawn])))
         elif holder.is_second:
-            masked, share = _masked_rows(graph, tag.step, holder.drawn_in_pair([form] * self._draws))
+            masked, share = masked_rows(graph, tag.step, holder.drawn_in_pair([form] * self._draws))
             holder.link.send(holder.dealer, tag, masked)
             return share
         return 0
@@ -393,19 +343,20 @@ class Hop(Operation[Summands]):
                 else:
                     make = partial(self._corrections_of, dealer, graph, columns)
                     dealer.deal(graph.owner, self._dealt(graph, columns), make)
-        return Summands(total, self.wire.bits + self.weight_bits)
+        is_own = any(graph.owner == dealer.party for graph in self.graphs)
+        return Summands(total, self.wire.bits + self.weight_bits, of_holders=not is_own)
 
     def _dealers_share(self, graph: HiddenGraph, columns: slice, dealer: LinkedDealer) -> Tensor:
         first, second = dealer.holders[:2]
         (slots, width), dtype = form = self._form(graph, columns)
         dealt = dealer.receive(first, Kind.MASKED_ROWS, ((graph.nodes + slots, width), dtype))
         received = [dealer.receive(second, Kind.MASKED_ROWS, self._rows_form(form))]
-        return _own_share(graph, dealer.operations.newest, dealt.split([graph.nodes, slots]), received)
+        return own_share(graph, dealer.operations.newest, torch.split(dealt, [graph.nodes, slots]), received)
 
     def _corrections_of(self, dealer: Dealer, graph: HiddenGraph, columns: slice) -> list[Tensor]:
         form = self._form(graph, columns)
         draws = [dealer.draw(holder, [form] * self._draws) for holder in dealer.others(graph.owner)]
-        return _corrections(graph, dealer.operations.newest, self.wire.mask[:, columns], draws)
+        return corrections_of(graph, dealer.operations.newest, self.wire.mask[:, columns], draws)
 
     @override
     def plain(self) -> Summands:
@@ -418,53 +369,3 @@ class Hop(Operation[Summands]):
         for graph in self.graphs:
             if graph.adjacency is not None:
                 total += torch.from_numpy(graph.adjacency @ known.numpy())
-
-
-def _own_share(graph: HiddenGraph, step: int, corrections: Iterable[Tensor], received: Iterable[Tensor]) -> Tensor:
-    """Return the owner's share of (A + I)·λ, [N, columns], from ``_corrections`` and others' ``_masked_rows``.
-
-    ``step`` is the number of the operation, as at the others.
-    """
-    assert graph.own is not None
-    (first, second), own, weights, others = corrections, graph.own, graph.own.weights, list(received)
-    spread = torch.empty_like(second)
-    spread[own.heads] = first
-    spread[own.empty] = -sum_parts(expand_rows(keys, step, _form_of(keys, second)) for keys in graph.keys)
-    rows = take_rows(prefix_sums(take_rows(spread, graph.steps.spread)), own.steps.turn)
-    for masked in others:
-        rows += take_rows(masked if weights is None else masked[0], own.random_turn)
-    if weights is not None:
-        rows *= weights
-        for masked in others:
-            rows -= take_rows(masked[1], own.random_turn)
-    picked = take_rows(prefix_sums(rows), own.steps.pick)
-    return differences(picked + take_rows(second, graph.steps.pick))
-
-
-def _form_of(keys: Tensor, like: Tensor) -> Form:
-    """Form of rows of these keys, as wide as those of another tensor."""
-    return (keys.shape[0], like.shape[1]), like.dtype
-
-
-def _masked_rows(graph: HiddenGraph, step: int, drawn: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the rows that go to the owner, and the share of (A + I)·λ, [N, columns], of a holder that drew these."""
-    mask, picked, *more = drawn
-    spread = expand_rows(graph.keys[0], step, _form_of(graph.keys[0], mask))
-    masked = take_rows(prefix_sums(take_rows(spread, graph.steps.spread)), graph.steps.turn) + mask
-    if graph.weights is not None:
-        masked = torch.stack([masked, graph.weights * mask + more[0]])
-    return masked, differences(take_rows(picked, graph.steps.pick))
-
-
-def _corrections(graph: HiddenGraph, step: int, mask: Tensor, draws: Iterable[Sequence[Tensor]]) -> list[Tensor]:
-    """Return what completes the owner's share of (A + I)·``mask``, of what the others drew: rows of heads, and of all.
-
-    That is [N, columns] and [n, columns].
-    """
-    turned, pick_shares, *more = map(sum_parts, zip(*draws, strict=True))
-    if graph.weights is not None:
-        turned = graph.weights * turned - more[0]
-    spread_shares = sum_parts(expand_rows(keys, step, _form_of(keys, mask)) for keys in graph.keys)
-    picked = -prefix_sums(take_rows(turned, graph.steps.turn))
-    heads = take_rows(differences(mask), graph.steps.spread) - spread_shares
-    return [heads, take_rows(picked, graph.steps.pick) - pick_shares]

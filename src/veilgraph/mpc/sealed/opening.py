@@ -5,6 +5,9 @@ n_p = 1 − msb(x_p) is shared by Beaver's product with random bits b_p, whose p
 e_p = n_p ⊕ b_p. What the second holder's share of the dealer's summand has below bit s, it draws itself; the dealer
 rounds to nearest what is missing, and sends bytes that count in the result. So low bits of both shares are uniform: the
 result is right on average, and off by less than one unit and a half.
+
+Two holders whose dealer has no summand open theirs under their own masks, if nothing is cut: the dealer sends nothing
+but shares of b₀·b₁ where they lift. Of more holders each would show its summand to who is told the result.
 """
 
 from __future__ import annotations
@@ -19,11 +22,14 @@ from typing_extensions import override
 
 from veilgraph.core.types import NOBODY, Kind, PartyId, Tag
 from veilgraph.mpc import bits as planes
-from veilgraph.mpc.sealed.correlations import Dealer, Form, Holder, Kept, Operation, Round, size_of, sum_parts
+from veilgraph.mpc.sealed.correlations import Dealer, Holder, LinkedDealer, Operation, Round, size_of, sum_parts
+from veilgraph.mpc.sealed.kept_bytes import Form, Kept
 from veilgraph.mpc.sealed.wire import DTYPES, Ring, Summands, Wire, plain_wire
 
 GUARD: Final = 2  # an opened value of Z_2^n with truncation is below 2^(n − GUARD) in magnitude
-_LEAST_ROUNDED: Final = 8  # bits cut off: of fewer, rounding to nearest is seen to favour one side, by half of the ring's unit
+_LEAST_ROUNDED: Final = (
+    8  # bits cut off: of fewer, rounding to nearest is seen to favour one side, by half of the ring's unit
+)
 _ONES_32: Final = 0xFFFF_FFFF
 _SMALLEST: Final = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 
@@ -42,7 +48,8 @@ class Open(Operation[Wire]):
         self.offset = (1 << (self.width - GUARD)) - self.by_bits if self.wraps or shift else 0
         self.plane: Form = (planes.words_for(prod(self.shape)),), torch.int64
         # What holders get shares of, and what each draws: the mask of the result, before it perhaps the bits b_p.
-        self.dealt: list[Form] = [(self.shape, DTYPES[self.width])]
+        self.alone = by_two and summands.of_holders and shift == 0
+        self.dealt: list[Form] = [] if self.alone else [(self.shape, DTYPES[self.width])]
         self.own: list[Form] = [(self.shape, DTYPES[ring])]
         if self.wraps:
             lost = ring - (self.width - shift)
@@ -55,7 +62,7 @@ class Open(Operation[Wire]):
             # Bits above which nothing counts in the result, then bits of the product of both b_p that do.
             above, lost = min(self.width, ring + shift), ring + shift - self.width
             octets = -(-(above - shift * (shift >= _LEAST_ROUNDED)) // 8)
-            self.kept = [(max(0, above - 8 * octets), octets), (0, -(-lost // 8))][: len(self.dealt)]
+            self.kept = [(max(0, above - 8 * octets), octets), (0, -(-lost // 8))][self.alone : self.wraps + 1]
         self.low = self.kept[0][0] if self.kept else 0
 
     @property
@@ -83,7 +90,8 @@ class Open(Operation[Wire]):
         """Open this holder's summands under masks, cut or lift the value, and return it as a wire."""
         tag = holder.next(Kind.MASKED_WIRE)
         dealt, (*random, mask) = holder.shared(tag, self.dealt, self.own, self.kept)
-        blinded = self._part + dealt[0] + (self.offset if holder.leads else 0)
+        blinded = self._part + (mask if not self.by_bits else 0) if self.alone else self._part + dealt[0]
+        blinded = blinded + (self.offset if holder.leads else 0)
         if self.low and holder.is_second:
             blinded += self._low_bits(holder.drawn(self._low_forms))
         if self.by_bits:
@@ -113,7 +121,7 @@ class Open(Operation[Wire]):
         (received,) = holder.exchange(Tag(Kind.MASKED_BITS, tag.step), sent).values()
         # A share of 2^(n−s)·(n₀·n₁ − 1), from e_p that both know, b_p, and a share of b₀·b₁.
         e, f, own = (self.bits_of(plane) for plane in (sent, received, random[0]))
-        wraps = (1 - 2 * e) * (f * own + (1 - 2 * f) * dealt[1].to(torch.int64))
+        wraps = (1 - 2 * e) * (f * own + (1 - 2 * f) * dealt[-1].to(torch.int64))
         return share + ((wraps + e * f - 1 if holder.leads else wraps) << (self.width - self.shift))
 
     @override
@@ -125,12 +133,12 @@ class Open(Operation[Wire]):
         below = dealer.draw(dealer.holders[1], self._low_forms) if self.low else []
 
         def make() -> list[Tensor]:
-            part = self._part - self._low_bits(below) if below else self._part
-            if self.by_bits and self.wraps:
-                first, second = (self.bits_of(own[0]) for _, own in draws.values())
-                return [part, (first * second).to(self.dealt[1][1])]
             if self.by_bits:
-                return [part]
+                parts = [] if self.alone else [self._part - self._low_bits(below) if below else self._part]
+                if self.wraps:
+                    first, second = (self.bits_of(own[0]) for _, own in draws.values())
+                    parts.append((first * second).to(self.dealt[-1][1]))
+                return parts
             if self.wraps:
                 (random,) = dealer.draw(NOBODY, self.dealt[:1])
                 wrap = (random < 0).to(self.dealt[2][1])
@@ -142,8 +150,17 @@ class Open(Operation[Wire]):
             random &= ~(_ONES_32 << self.shift if self.shift < 32 else -(1 << 32))
             return [self._part + (random | ((mask.to(torch.int64) & _ONES_32) << self.shift))]
 
-        dealer.correct(self.dealt, make, draws, kept=self.kept)
+        if self.alone:
+            dealer.own(self._check_no_summand)
+        if self.dealt:
+            dealer.correct(self.dealt, make, draws, kept=self.kept)
         return Wire(None, mask, self.result_bits)
+
+    def _check_no_summand(self, _: LinkedDealer) -> None:
+        if bool(self.summands.part.any()):  # it would be left out, and a dealer's noise with it
+            raise ValueError(
+                "of_holders=True: the dealer has a summand, so it must be False; set it where that is added"
+            )
 
     @override
     def plain(self) -> Wire:

@@ -15,7 +15,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
-from veilgraph.mpc.sealed.correlations import Form
+from veilgraph.mpc.sealed.kept_bytes import Form
 
 _BLOCK_BYTES: Final = 16
 _PERMUTATION: Final = Cipher(algorithms.AES128(hashlib.sha256(b"veilgraph rows").digest()[:16]), modes.ECB())  # noqa: S305 a permutation
@@ -26,12 +26,12 @@ def key_form(rows: int) -> Form:
     return (rows, 2), torch.int64
 
 
-def expand_rows(keys: Tensor, operation: int, form: Form) -> Tensor:
-    """Expand each of the ``keys``, int64 [n, 2], to a row of a tensor of ``form``, whose first size is n.
+def expand_rows(keys: Tensor, operation: int, like: Tensor) -> Tensor:
+    """Expand each of the ``keys``, int64 [n, 2], to a row as wide as those of ``like``, and of its dtype.
 
     ``operation`` is the number of one, below 2^31, that no other call with these keys has.
     """
-    (rows, columns), dtype = form
+    rows, columns, dtype = keys.shape[0], like.shape[1], like.dtype
     blocks = -(-columns * dtype.itemsize // _BLOCK_BYTES)
     inputs = np.repeat(keys.numpy()[:, None], blocks, 1)
     inputs[..., 1] ^= (operation << 32) + np.arange(blocks)

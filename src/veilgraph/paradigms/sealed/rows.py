@@ -201,7 +201,7 @@ PASSES: Final[tuple[MessageSpec[SealedJob], ...]] = (
     MessageSpec(Kind.MASKED_ROWS, TO_DEALING, "masked values, or shares of them, under further masks", "mask", _ROWS,
         when=(BY_HOLDER,),
         forms=(WireFormat("k, 0", "int64 [Ē_p, 2]", "set-up"),
-               WireFormat("k, 0", "int32 [N + Ē_p or 2·N + Ē_p, columns]", "every hop over its edges"),
+               WireFormat("k, 0", "int32 [N + Ē_p, columns], [2·N + Ē_p, columns]", "every hop over its edges"),
                WireFormat("k, 0", "int64 [N, columns]", "rows that it chooses"))),
     MessageSpec(Kind.MASKED_ROWS, TO_HOLDER, "shares of masks under further masks", "mask", _SHARES, when=(MASKED,),
         forms=(WireFormat("k, 0", "int32 [N + Ē_p, columns]", "every hop"),)),
