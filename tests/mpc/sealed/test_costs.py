@@ -219,25 +219,23 @@ def test_an_operation_costs_what_is_said_and_counted(name: str, holders: int) ->
         assert sent[party] == (messages * receivers, each * receivers), party
 
 
-HOLDERS_SUMMANDS: dict[str, tuple[Before, Callable[..., object], int]] = {
-    "a value": (lambda m: (m.value(bit(m)),), lambda m, x: m.open(x), 0),
-    "a gate": (lambda m: (m.gate(bit(m), whole(m)),), lambda m, x: m.open(x), 0),
-    "sums of a hop": (lambda m: (m.hop([graph(m)], whole(m)),), lambda m, x: m.open(x), 0),
-    "sums of a hop, lifted": (lambda m: (m.hop([graph(m)], whole(m, 32)),), lambda m, x: m.open(x), 4 * n),
-    "with a dealer's": (
-        lambda m: (m.value(bit(m)) + m.split(whole(m)).map(torch.neg, -16),),
-        lambda m, x: m.open(x),
-        8 * n,
-    ),
+HOLDERS_SUMMANDS: dict[str, tuple[Before, Callable[..., object], str]] = {
+    "a value": (lambda m: (m.value(bit(m)),), lambda m, x: m.open(x), "0"),
+    "a gate": (lambda m: (m.gate(bit(m), whole(m)),), lambda m, x: m.open(x), "0"),
+    "sums of a hop": (lambda m: (m.hop([graph(m)], whole(m)),), lambda m, x: m.open(x), "0"),
+    "sums of a hop, lifted": (lambda m: (m.hop([graph(m)], whole(m, 32)),), lambda m, x: m.open(x), "up(4·n)"),
+    "a gate, cut": (lambda m: (m.gate(bit(m), whole(m)),), lambda m, x: m.open(x, 16), "up(6·n) + up(2·n)"),
+    "with a wire": (lambda m: (m.gate(bit(m), whole(m)) + m.split(whole(m)),), lambda m, x: m.open(x), "8·n"),
 }
-"""What is opened, and what the dealer sends of it to two holders, but for a header and filling."""
+"""What is opened, and what the dealer sends of it to two holders: of what is cut, shares must be uniform."""
 
 
 @pytest.mark.parametrize("name", HOLDERS_SUMMANDS)
 def test_two_holders_open_what_the_dealer_has_no_part_in_by_themselves(name: str) -> None:
     before, operation, dealt = HOLDERS_SUMMANDS[name]
     sent, rounds = costs(before, operation, 2)
-    assert sent[SERVER] == ((1, HEADER_BYTES + value(f"up({dealt})", 2)) if dealt else (0, 0))
+    size = value(dealt, 2)
+    assert sent[SERVER] == ((1, HEADER_BYTES + size) if size else (0, 0))
     assert ({party: size for party, (_, size) in sent.items()}, rounds) == counted(before, operation, 2)
     assert costs(before, operation, 3)[0][SERVER][1] > HEADER_BYTES  # of three, each would show its own
 

@@ -26,10 +26,10 @@ from veilgraph.mpc.sealed.correlations import Dealer, Holder, LinkedDealer, Oper
 from veilgraph.mpc.sealed.kept_bytes import Form, Kept
 from veilgraph.mpc.sealed.wire import DTYPES, Ring, Summands, Wire, plain_wire
 
-GUARD: Final = 2  # an opened value of Z_2^n with truncation is below 2^(n − GUARD) in magnitude
-_LEAST_ROUNDED: Final = (
-    8  # bits cut off: of fewer, rounding to nearest is seen to favour one side, by half of the ring's unit
-)
+GUARD: Final = 2
+"""What is cut or lifted of Z_2^n is below 2^(n − GUARD) in magnitude, by half a unit of the result if two holders do."""
+_LEAST_ROUNDED: Final = 8
+"""Bits cut off: of fewer nothing is rounded, for to nearest is too large by half of the ring's unit on average."""
 _ONES_32: Final = 0xFFFF_FFFF
 _SMALLEST: Final = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 
