@@ -261,8 +261,9 @@ class Machine(ABC):
 
         One round where they have ``ring + shift`` bits, else two: their sum may wrap around. They are of Z_2^n, below
         2^(n − GUARD) in magnitude where bits are cut off or the ring changes; the result is exact to one unit, of two
-        holders to one and a half, and right on average. ``bits`` are the result's, by default theirs less ``shift``; others divide by a power of two
-        as well. More than ``AT_ONCE`` entries are opened slice by slice, in as many times the rounds.
+        holders to one and a half, and right on average. ``bits`` are the result's, by default theirs less ``shift``;
+        others divide by a power of two as well. More than ``AT_ONCE`` entries are opened slice by slice, in as many
+        times the rounds.
         """
         by_two, shape = len(self.computing) == 2, summands.shape
         slices = [slice(None)] if len(whole := row_slices(shape)) == 1 else whole

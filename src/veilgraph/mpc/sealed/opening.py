@@ -27,7 +27,7 @@ from veilgraph.mpc.sealed.kept_bytes import Form, Kept
 from veilgraph.mpc.sealed.wire import DTYPES, Ring, Summands, Wire, plain_wire
 
 GUARD: Final = 2
-"""What is cut or lifted of Z_2^n is below 2^(n − GUARD) in magnitude, by half a unit of the result if two holders do."""
+"""What is cut or lifted of Z_2^n is below 2^(n − GUARD) in magnitude, of two holders by half a unit of the result."""
 _LEAST_ROUNDED: Final = 8
 """Bits cut off: of fewer nothing is rounded, for to nearest is too large by half of the ring's unit on average."""
 _ONES_32: Final = 0xFFFF_FFFF
