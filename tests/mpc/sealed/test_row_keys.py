@@ -8,11 +8,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.mpc.sealed.faults import repeated
 from tests.mpc.sealed.parties import of, run, secret
 from tests.mpc.sessions import fixed_secrets
+from veilgraph.core.types import Kind, PartyId
+from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.sealed.kept_bytes import keep, kept_form, restore
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.row_keys import expand_rows
+from veilgraph.mpc.sealed.row_keys import expand_rows, key_form
 from veilgraph.mpc.sealed.wire import Summands, Wire
 
 
@@ -31,6 +34,27 @@ def test_a_row_is_what_the_page_says_of_its_key(rows: int, columns: int, operati
             )
             octets += bytes(a ^ b for a, b in zip(cipher.encryptor().update(x), x, strict=True))
         assert row.numpy().tobytes() == octets[: columns * dtype.itemsize]
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_no_two_graphs_have_a_key_in_common(new: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the owner could have been told, of one graph, the key of a head of the other."""
+    links: dict[PartyId, RecordedLink] = {}
+    if not new:
+        repeated(lambda forms: list(forms) == [key_form(12)])(monkeypatch)
+
+    def program(machine: Machine) -> None:
+        for _ in range(2):
+            machine.hidden_graph("A", of(machine, "A", torch.tensor([[0, 1], [1, 2]])), 3, 9)
+
+    run(program, 2, links, keeps=True)
+    one, two = (
+        {tuple(key) for key in each.tensor.view(torch.int64).view(-1, 2).tolist()}
+        for each in links["A"].transcript()
+        if each.tag.kind == Kind.CORRELATION
+    )
+    assert len(one) == len(two) == 9
+    assert (not one & two) == new
 
 
 @given(st.lists(st.integers(-(2**61), 2**61), max_size=9), st.integers(0, 7))

@@ -395,7 +395,6 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "two values that are put in have one mask": (repeated(is_put), "B"),
     "rows of masks have no masks": (left_out(is_rows), "A"),
     "rows of masks have no keys": (left_out(is_keys), "A"),
-    "two graphs have the same keys": (repeated(is_keys), "A"),
     "two hops expand the same rows": (expanded_alike, "A"),
     "two hops have the same masks": (repeated(is_rows), "A"),
     "two graphs have the same random orders": (repeated(is_orders), "B"),
