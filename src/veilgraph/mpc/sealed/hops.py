@@ -175,7 +175,8 @@ class Hide(Operation[HiddenGraph]):
             masked = take_rows(own_weights, inverse(turn)) - drawn[3]
             told.append(masked[:, 0])
         heads, empty = (torch.nonzero(part)[:, 0] for part in (spread < self.nodes, spread >= self.nodes))
-        own = OwnEdges(steps.compact(), int32_if_small(turn, graph.slots), heads, empty, own_weights)
+        turn, heads, empty = (int32_if_small(each, graph.slots) for each in (turn, heads, empty))
+        own = OwnEdges(steps.compact(), turn, heads, empty, own_weights)
         return replace(graph, steps=relative.compact(), weights=masked, own=own), torch.cat(told)
 
     @override
