@@ -156,7 +156,7 @@ def _check_restart(party: PartyId, points: Mapping[PartyId, Sequence[Point]], re
     check_restart_allowed(restarts, without or others, f"the checkpoints that {judge} has")
 
 
-PROTOCOL_VERSION: Final = 17
+PROTOCOL_VERSION: Final = 18
 MAX_HELLO_BYTES: Final = 1 << 16
 
 MOST_PACKAGES: Final = 32

@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.sealed.hops import HiddenGraph
+from veilgraph.mpc.sealed.hidden_graph import HiddenGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.mpc.sealed.opening import GUARD
 from veilgraph.mpc.sealed.wire import Bit, Ring, Summands, Wire

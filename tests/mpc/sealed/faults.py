@@ -8,7 +8,8 @@ from torch import Tensor
 
 from veilgraph.core.types import NOBODY
 from veilgraph.mpc.sealed import comparison, hops, permutations, picks
-from veilgraph.mpc.sealed.correlations import Form, Holder, Stream
+from veilgraph.mpc.sealed.correlations import Holder, Stream
+from veilgraph.mpc.sealed.kept_bytes import Form
 from veilgraph.mpc.sealed.linked import DealerMachine
 
 Patch = pytest.MonkeyPatch

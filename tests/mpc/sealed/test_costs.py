@@ -182,10 +182,19 @@ TWO = ", two holders"
 """Behind the name of an operation that costs two holders something else than more of them."""
 
 
-def value(formula: str) -> int:
+def value(formula: str, holders: int) -> int:
     """Of a formula of the page."""
-    assert re.fullmatch(r"(up|[0-9nNdSTW+·() ])+", formula), formula
-    names = {"n": n, "N": N, "d": D, "S": S, "T": T, "W": -(-n // 64), "up": lambda size: -(-size // 8) * 8}
+    assert re.fullmatch(r"(up|[0-9nNdSPTW+·() -])+", formula), formula
+    names = {
+        "P": holders,
+        "n": n,
+        "N": N,
+        "d": D,
+        "S": S,
+        "T": T,
+        "W": -(-n // 64),
+        "up": lambda size: -(-size // 8) * 8,
+    }
     return int(eval(formula.replace("·", "*"), {"__builtins__": {}}, names))
 
 
@@ -200,14 +209,35 @@ def test_an_operation_costs_what_is_said_and_counted(name: str, holders: int) ->
     said = stated()
     said_rounds, messages, formula, dealt = said.get(name + TWO, said[name]) if holders == 2 else said[name]
     assert rounds == said_rounds
-    size = value(dealt)
+    size = value(dealt, holders)
     assert sent[SERVER] == ((1, HEADER_BYTES + size) if size else (0, 0))
-    each = (messages * HEADER_BYTES + value(formula)) if messages else 0
+    each = (messages * HEADER_BYTES + value(formula, holders)) if messages else 0
     kind = name.split(maxsplit=1)[0]
     for party in NAMES[:holders]:
         silent = (kind in OWNED and party != "A") or (kind in TO_ONE and party == "A")
         receivers = 0 if silent else 1 if kind in TO_ONE else holders - 1
         assert sent[party] == (messages * receivers, each * receivers), party
+
+
+HOLDERS_SUMMANDS: dict[str, tuple[Before, Callable[..., object], str]] = {
+    "a value": (lambda m: (m.value(bit(m)),), lambda m, x: m.open(x), "0"),
+    "a gate": (lambda m: (m.gate(bit(m), whole(m)),), lambda m, x: m.open(x), "0"),
+    "sums of a hop": (lambda m: (m.hop([graph(m)], whole(m)),), lambda m, x: m.open(x), "0"),
+    "sums of a hop, lifted": (lambda m: (m.hop([graph(m)], whole(m, 32)),), lambda m, x: m.open(x), "up(4·n)"),
+    "a gate, cut": (lambda m: (m.gate(bit(m), whole(m)),), lambda m, x: m.open(x, 16), "up(6·n) + up(2·n)"),
+    "with a wire": (lambda m: (m.gate(bit(m), whole(m)) + m.split(whole(m)),), lambda m, x: m.open(x), "8·n"),
+}
+"""What is opened, and what the dealer sends of it to two holders: of what is cut, shares must be uniform."""
+
+
+@pytest.mark.parametrize("name", HOLDERS_SUMMANDS)
+def test_two_holders_open_what_the_dealer_has_no_part_in_by_themselves(name: str) -> None:
+    before, operation, dealt = HOLDERS_SUMMANDS[name]
+    sent, rounds = costs(before, operation, 2)
+    size = value(dealt, 2)
+    assert sent[SERVER] == ((1, HEADER_BYTES + size) if size else (0, 0))
+    assert ({party: size for party, (_, size) in sent.items()}, rounds) == counted(before, operation, 2)
+    assert costs(before, operation, 3)[0][SERVER][1] > HEADER_BYTES  # of three, each would show its own
 
 
 @pytest.mark.cases(50)

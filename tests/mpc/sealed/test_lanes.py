@@ -53,7 +53,7 @@ def test_parts_side_by_side_give_what_they_give_one_after_the_other(holders: int
     expected = torch.cat([squares.repeat(3), torch.ones(4), squares])
     for dealer in dealers(holders):
         found = secret(run(several, holders, dealer=dealer))
-        assert torch.equal(found * 2.0**-8, expected), dealer
+        assert (found - 256 * expected).abs().max() <= 1, dealer  # what is cut is off by a unit
 
 
 @pytest.mark.parametrize(("holders", "dealer"), [(2, SERVER), (3, SERVER), (3, "B")])

@@ -20,7 +20,8 @@ from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.pair.exchange import Exchange
 from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed import pair_stocks
-from veilgraph.mpc.sealed.correlations import Form, Holder
+from veilgraph.mpc.sealed.correlations import Holder
+from veilgraph.mpc.sealed.kept_bytes import Form
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.pair import PairMachine
 from veilgraph.mpc.sealed.pair_counting import PairCountingMachine

@@ -40,9 +40,11 @@ from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc.ring import matmul
+from veilgraph.mpc.sealed import hidden_graph
 from veilgraph.mpc.sealed.correlations import Holder, Stream
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.permutations import orders
+from veilgraph.mpc.sealed.row_keys import expand_rows, key_form
 from veilgraph.mpc.sealed.wire import Wire
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -340,11 +342,20 @@ def is_put(forms: Forms) -> bool:
 
 
 def is_rows(forms: Forms) -> bool:
-    return list(forms) == [((N + PADDED, D), torch.int32)] * 3
+    return list(forms) == [((N + PADDED, D), torch.int32)] * 2
 
 
 def is_weighted_rows(forms: Forms) -> bool:
-    return list(forms) == [((N + PADDED, D), torch.int64)] * 4
+    return list(forms) == [((N + PADDED, D), torch.int64)] * 3
+
+
+def is_keys(forms: Forms) -> bool:
+    return list(forms) == [key_form(N + PADDED)]
+
+
+def expanded_alike(patch: pytest.MonkeyPatch) -> None:
+    """Keys expand to the same rows in all hops."""
+    patch.setattr(hidden_graph, "expand_rows", lambda keys, _, like: expand_rows(keys, 0, like))
 
 
 def is_orders(forms: Forms) -> bool:
@@ -383,6 +394,8 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "what is put in has no mask": (left_out(is_put), "B"),
     "two values that are put in have one mask": (repeated(is_put), "B"),
     "rows of masks have no masks": (left_out(is_rows), "A"),
+    "rows of masks have no keys": (left_out(is_keys), "A"),
+    "two hops expand the same rows": (expanded_alike, "A"),
     "two hops have the same masks": (repeated(is_rows), "A"),
     "two graphs have the same random orders": (repeated(is_orders), "B"),
     "edges have no random order": (left_out(is_orders), "B"),
@@ -397,6 +410,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
 OF_A_DEALING_HOLDER: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "the first two holders have no stream of their own": (pair_unmasked, "A"),
     "the stream of the first two is the same in all hops": (pair_is_the_dealers, "A"),
+    "two hops of the dealer expand the same rows": (expanded_alike, "A"),
     "what the dealer puts in has no mask": (left_out(is_put), "C"),
     "the dealer's edges have no random order": (left_out(is_orders), "C"),
     "the dealer's weights have no mask": (weights_unmasked, "C"),

@@ -31,7 +31,7 @@ from veilgraph.core.types import Kind
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.pooling import pool
 from veilgraph.link.view import Message
-from veilgraph.mpc.sealed.hops import HiddenGraph
+from veilgraph.mpc.sealed.hidden_graph import HiddenGraph
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.wire import Summands, Wire
 from veilgraph.paradigms.sealed.costs import costs_of

@@ -29,7 +29,8 @@ from typing_extensions import override
 
 from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.mpc import bits as planes
-from veilgraph.mpc.sealed.correlations import Dealer, Form, Holder, Operation, Round, size_of
+from veilgraph.mpc.sealed.correlations import Dealer, Holder, Operation, Round, size_of
+from veilgraph.mpc.sealed.kept_bytes import Form
 from veilgraph.mpc.sealed.wire import Bit, Wire
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]

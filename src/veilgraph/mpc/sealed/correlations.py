@@ -28,11 +28,11 @@ from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import NOBODY, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, gather, receive_as
 from veilgraph.mpc.ring import encode
+from veilgraph.mpc.sealed.kept_bytes import Form, Kept, keep, kept_form, restore
 
 STRIDE_BYTES: Final = 16 << 20  # after so many bytes dealt to it a holder says that it has used them
 AHEAD_STRIDES: Final = 4  # how many of these strides the dealer may be ahead
 
-Form: TypeAlias = tuple[tuple[int, ...], torch.dtype]  # shape and dtype of a tensor
 # Holder → what it draws in an operation: its shares of what is dealt (the last holder has none), and its own masks.
 Draws: TypeAlias = dict[PartyId, tuple[list[Tensor], list[Tensor]]]
 # who sends, to whom else, and how many bytes to each
@@ -205,12 +205,20 @@ class Holder:
         assert self._pair is not None
         return self._pair.draw(forms)
 
-    def shared(self, tag: Tag, forms: Sequence[Form], own: Sequence[Form] = ()) -> tuple[list[Tensor], list[Tensor]]:
-        """Return this holder's shares of what all get shares of, of ``forms``, and its own masks, of ``own``."""
-        if self._is_last:
+    def shared(
+        self, tag: Tag, forms: Sequence[Form], own: Sequence[Form] = (), kept: Sequence[Kept] = ()
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Return this holder's shares of what all get shares of, of ``forms``, and its own masks, of ``own``.
+
+        ``kept``: of how much the last holder is sent, for each form; by default all.
+        """
+        if not (self._is_last and forms):
+            drawn = self._stream.draw([*forms, *own])
+            return drawn[: len(forms)], drawn[len(forms) :]
+        if not kept:
             return self.dealt(tag, forms), self._stream.draw(own)
-        drawn = self._stream.draw([*forms, *own])
-        return drawn[: len(forms)], drawn[len(forms) :]
+        octets = self.dealt(tag, [*map(kept_form, forms, kept)])
+        return [*map(restore, octets, kept, forms)], self._stream.draw(own)
 
     def dealt(self, tag: Tag, forms: Sequence[Form]) -> list[Tensor]:
         """Receive tensors of these forms that the dealer sends this holder alone, and acknowledge full strides."""
@@ -312,9 +320,18 @@ class Dealer(ABC):
         """Send holders what ``own`` gave, int64 of ``shape``."""
 
     def correct(
-        self, forms: Sequence[Form], make: Callable[[], list[Tensor]], draws: Draws, *, bitwise: int = 0
+        self,
+        forms: Sequence[Form],
+        make: Callable[[], list[Tensor]],
+        draws: Draws,
+        *,
+        bitwise: int = 0,
+        kept: Sequence[Kept] = (),
     ) -> list[Tensor]:
-        """Return ``make()``; send the last holder what others' drawn shares lack: the first ``bitwise`` by XOR."""
+        """Return ``make()``; send the last holder what others' drawn shares lack: the first ``bitwise`` by XOR.
+
+        ``kept``: how much of that is sent, for each form; by default all.
+        """
         *before, last = self.holders
         secrets = self.made(forms, make)
 
@@ -323,7 +340,8 @@ class Dealer(ABC):
             signs = [torch.bitwise_xor] * bitwise + [torch.sub] * (len(secrets) - bitwise)
             return [reduce(sign, shares, secret) for sign, shares, secret in zip(signs, others, secrets, strict=True)]
 
-        self.deal(last, forms, missing)
+        sent = [*map(kept_form, forms, kept)] if kept else forms
+        self.deal(last, sent, lambda: [*map(keep, missing(), kept)] if kept else missing())
         return secrets
 
     def draws(self, forms: Sequence[Form], own: Sequence[Form] = ()) -> Draws:

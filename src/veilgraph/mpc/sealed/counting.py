@@ -15,16 +15,8 @@ from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.core.types import NOBODY, Kind, PartyId
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.pair.peer import Exchanges
-from veilgraph.mpc.sealed.correlations import (
-    Dealer,
-    Form,
-    LinkedDealer,
-    Operation,
-    Own,
-    Pace,
-    Result,
-    size_of,
-)
+from veilgraph.mpc.sealed.correlations import Dealer, LinkedDealer, Operation, Own, Pace, Result, size_of
+from veilgraph.mpc.sealed.kept_bytes import Form
 from veilgraph.mpc.sealed.machine import Machine, Value
 from veilgraph.mpc.sealed.wire import Ring, Summands, Wire
 

@@ -65,9 +65,10 @@ def multiply_open(machine: Machine, left: Wire, right: Wire, bits: int = ERROR_B
     return machine.open(product, product.bits - bits)
 
 
-def relu(machine: Machine, wire: Wire) -> tuple[Wire, Bit]:
-    """Return max(x, 0), and the bits x ≥ 0 for the gradient. Three rounds."""
-    positive = ~machine.negative(wire, WHOLE_BITS)
+def relu(machine: Machine, wire: Wire, positive: Bit | None = None) -> tuple[Wire, Bit]:
+    """Return max(x, 0), and the bits x ≥ 0 for the gradient. Three rounds, or one where ``positive`` is known."""
+    if positive is None:
+        positive = ~machine.negative(wire, WHOLE_BITS)
     return machine.open(machine.gate(positive, wire)), positive
 
 

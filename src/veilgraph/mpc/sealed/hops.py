@@ -13,6 +13,11 @@ summed is x [N, d]:
 Each step is a permutation that the owner knows. It is made of a random one that the owner and the dealer know and one
 relative to it, uniform, which the owner tells the other holders once.
 
+What goes into the first step is 0 but at heads, and the dealer sends the owner rows of these N slots alone. Of every
+slot another holder has a key, which the dealer has too, and its share of the slot's rows is what they expand to
+(``row_keys``). Once the owner is told the keys of empty slots: there its own share is the others' with the other sign.
+It knows the random order, and so which slots are empty. The other holder does not, nor the owner a key of a head.
+
 Weights w of edges are multiplied with what lies in the slots after the turn. In the order before a random turn, the
 owner tells the others E = w' − u once, for a u that the dealer knows: uniform to them. A holder sends t + m, its rows,
 and E·m + m'. From them the owner makes w'·(t + m) − (E·m + m') = w'·t + u·m − m', of which the dealer knows u·m − m'
@@ -25,7 +30,7 @@ second the relative ones, and what both draw the dealer does not know.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, zip_longest
@@ -44,21 +49,20 @@ from veilgraph.mpc.ring import encode
 from veilgraph.mpc.sealed.correlations import (
     REMEDY,
     Dealer,
-    Form,
     Holder,
     LinkedDealer,
     Operation,
     Round,
     check_places,
-    sum_parts,
+    size_of,
 )
+from veilgraph.mpc.sealed.hidden_graph import HiddenGraph, OwnEdges, corrections_of, masked_rows, own_share
+from veilgraph.mpc.sealed.kept_bytes import Form
 from veilgraph.mpc.sealed.permutations import (
     Steps,
-    differences,
     int32_if_small,
     inverse,
     orders,
-    prefix_sums,
     rest_after,
     rest_before,
     shuffled,
@@ -66,47 +70,10 @@ from veilgraph.mpc.sealed.permutations import (
     take_rows,
     weights_of,
 )
+from veilgraph.mpc.sealed.row_keys import key_form
 from veilgraph.mpc.sealed.wire import Summands, Wire
 
 CHUNK_BYTES: Final = 8 << 20  # of the rows of a hop that are in hand at a time
-
-
-_NO_STEPS: Final = Steps(*[torch.empty(0, dtype=torch.int64)] * 3)
-
-
-@dataclass(frozen=True, eq=False)
-class _OwnEdges:
-    """What the owner alone has: its steps, the random turn that it shares with the dealer, and weights of slots."""
-
-    steps: Steps
-    random_turn: Tensor
-    weights: Tensor | None
-
-
-@dataclass(frozen=True, eq=False)
-class HiddenGraph:
-    """Directed edges that one holder knows, of a public padded number; what each party has of them is its own.
-
-    Attributes:
-        owner: who knows them.
-        nodes: N.
-        slots: n, of the nodes and the padded edges.
-        weight_bits: 0: every edge counts once; else weights are hidden.
-        steps: at the dealer random permutations that the owner has as well, at a holder the steps relative to them. Of
-            a dealer's own edges the first holder has the random ones, the second the relative ones, and others none.
-        weights: where ``steps`` are random the mask u of weights, else E: [n, 1].
-        own: at the owner alone.
-        adjacency: at the owner, and in the twin, where everybody sees the edges: what each counts, target by source.
-    """
-
-    owner: PartyId
-    nodes: int
-    slots: int
-    weight_bits: int
-    steps: Steps = _NO_STEPS
-    weights: Tensor | None = None
-    own: _OwnEdges | None = None
-    adjacency: sp.csr_array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,24 +105,33 @@ class Hide(Operation[HiddenGraph]):
 
     @override
     def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
-        return [[((self.owner,), holders, 8 * sum(self._lengths))]] if self.owner in holders else []
+        if self.owner in holders:
+            return [[((self.owner,), holders, 8 * sum(self._lengths))]]
+        return [[(holders[:1], (self.owner,), size_of([key_form(self.padded)]))]]
 
     @override
     def hold(self, holder: Holder) -> HiddenGraph:
         """Return what this holder has of the graph: the owner's edges, or the relative steps that the owner sends."""
-        tag = holder.next(Kind.PLACEMENT)
+        tag, slots = holder.next(Kind.PLACEMENT), [key_form(self.graph.slots)]
         if holder.party == self.owner:
             graph, told = self._own(holder.drawn(self._forms))
             broadcast(holder.link, holder.others, tag, told)
+            graph = replace(graph, keys=holder.dealt(tag, [key_form(self.padded)] * len(holder.others)))
             holder.turn()
             return graph
         size = (sum(self._lengths),)
         if holder.dealer != self.owner:
+            keys = holder.drawn(slots)
             holder.turn()
-            return self._relative(receive_as(holder.link, self.owner, tag, size, torch.int64))
+            return replace(self._relative(receive_as(holder.link, self.owner, tag, size, torch.int64)), keys=keys)
+        graph = self.graph
         if holder.leads:
-            return self._random(holder.drawn(self._forms))
-        return self._relative(holder.told(tag, size)) if holder.is_second else self.graph
+            graph, empty = self._random(holder.drawn(self._forms), holder.drawn_in_pair(slots))
+            holder.link.send(self.owner, Tag(Kind.MASKED_ROWS, tag.step), torch.cat(empty))
+        elif holder.is_second:
+            graph = replace(self._relative(holder.told(tag, size)), keys=holder.drawn_in_pair(slots))
+        holder.turn()
+        return graph
 
     def _relative(self, relative: Tensor) -> HiddenGraph:
         check_places(relative[: 2 * self.graph.slots + self.nodes], self.graph.slots, self.owner)
@@ -163,10 +139,14 @@ class Hide(Operation[HiddenGraph]):
         kept = Steps(spread, turn, pick).compact()
         return replace(self.graph, steps=kept, weights=masked[0][:, None].clone() if masked else None)
 
-    def _random(self, drawn: Sequence[Tensor]) -> HiddenGraph:
+    def _random(self, drawn: Sequence[Tensor], keys: Sequence[Tensor]) -> tuple[HiddenGraph, list[Tensor]]:
+        """Return what the dealer has of the graph, and the keys of empty slots, [Ē, 2] of each of ``keys`` [n, 2]."""
         spread, turn, pick, *mask = drawn
-        steps = Steps(*map(shuffled, (spread, turn, pick))).compact()
-        return replace(self.graph, steps=steps, weights=mask[0] if mask else None)
+        order = shuffled(spread)
+        heads, empty = order[order < self.nodes], order >= self.nodes
+        steps = Steps(heads, shuffled(turn), shuffled(pick)).compact()
+        graph = replace(self.graph, steps=steps, weights=mask[0] if mask else None)
+        return replace(graph, keys=[each[~empty] for each in keys]), [each[empty] for each in keys]
 
     def own_edges(self) -> tuple[HiddenGraph, Tensor]:
         """Return the owner's graph with its edges alone, and what each counts; ``ConfigError``: there are too many."""
@@ -194,7 +174,9 @@ class Hide(Operation[HiddenGraph]):
             own_weights = weights_of(steps, edges, counts, 1 << self.weight_bits)[:, None]
             masked = take_rows(own_weights, inverse(turn)) - drawn[3]
             told.append(masked[:, 0])
-        own = _OwnEdges(steps.compact(), int32_if_small(turn, graph.slots), own_weights)
+        heads, empty = (torch.nonzero(part)[:, 0] for part in (spread < self.nodes, spread >= self.nodes))
+        turn, heads, empty = (int32_if_small(each, graph.slots) for each in (turn, heads, empty))
+        own = OwnEdges(steps.compact(), turn, heads, empty, own_weights)
         return replace(graph, steps=relative.compact(), weights=masked, own=own), torch.cat(told)
 
     @override
@@ -205,10 +187,20 @@ class Hide(Operation[HiddenGraph]):
         """
         dealer.next()
         if self.owner != dealer.party:
-            return self._random(dealer.draw(self.owner, self._forms))
+            return self._deal_owner(dealer)
         drawn = dealer.draw(dealer.holders[0], self._forms)
         graph, told = dealer.own(lambda _: self._own(drawn)) or (self.graph, None)
         dealer.tell(Kind.PLACEMENT, dealer.holders[1:2], (sum(self._lengths),), told)
+        form = key_form(self.padded)
+        keys = dealer.own(lambda linked: linked.receive(dealer.holders[0], Kind.MASKED_ROWS, form))
+        return graph if keys is None else replace(graph, keys=[keys])
+
+    def _deal_owner(self, dealer: Dealer) -> HiddenGraph:
+        """Deal the owner the others' keys of empty slots; return what the dealer has of the graph."""
+        drawn, others = dealer.draw(self.owner, self._forms), dealer.others(self.owner)
+        keys = [dealer.draw(holder, [key_form(self.graph.slots)])[0] for holder in others]
+        graph, empty = dealer.own(lambda _: self._random(drawn, keys)) or (self.graph, [])
+        dealer.deal(self.owner, [key_form(self.padded)] * len(others), lambda: empty)
         return graph
 
     @override
@@ -258,10 +250,11 @@ class Hop(Operation[Summands]):
         copies, number = (2 if self.weight_bits else 1), self.wire.ring // 8
 
         def sent(graph: HiddenGraph, part: slice) -> Round:
-            size = number * graph.slots * (part.stop - part.start)
+            columns = part.stop - part.start
+            size, dealt = (number * columns * rows for rows in (graph.slots, graph.nodes + graph.slots))
             if graph.owner in holders:
                 return [(holders, (graph.owner,), copies * size)]
-            return [(holders[:1], (graph.owner,), 2 * size), (holders[1:2], (graph.owner,), copies * size)]
+            return [(holders[:1], (graph.owner,), dealt), (holders[1:2], (graph.owner,), copies * size)]
 
         portions = [list(chain(*(sent(*part) for part in portion))) for portion in self._portions]
         return portions if self._owners_wait else [list(chain(*portions))]
@@ -292,23 +285,28 @@ class Hop(Operation[Summands]):
                 if graph.owner == holder.dealer:
                     total[:, columns] += self._share_for_dealer(holder, graph, tag, public[:, columns], form)
                 elif not graph.own:
-                    masked, share = _masked_rows(graph, holder.drawn([form] * self._draws))
+                    masked, share = masked_rows(graph, tag.step, holder.drawn([form] * self._draws))
                     holder.link.send(graph.owner, tag, masked)
                     total[:, columns] -= share
             own = [(tag, graph, columns) for tag, graph, columns in parts if graph.own]
-            dealt = [holder.dealt(tag, [self._form(graph, columns)] * 2) for tag, graph, columns in own]
+            dealt = [holder.dealt(tag, self._dealt(graph, columns)) for tag, graph, columns in own]
             if self._owners_wait or portion is portions[-1]:
                 holder.turn()
             for (tag, graph, columns), corrections in zip(own, dealt, strict=True):
                 form = self._rows_form(self._form(graph, columns))
                 received = gather(holder.link, holder.others, tag, *form).values()
-                total[:, columns] -= _own_share(graph, corrections, received)
-        return Summands(total, self.wire.bits + self.weight_bits)
+                total[:, columns] -= own_share(graph, tag.step, corrections, received)
+        return Summands(total, self.wire.bits + self.weight_bits, of_holders=not dealers)
 
     @property
     def _draws(self) -> int:
         """How many tensors a holder draws that is not the owner."""
-        return 4 if self.weight_bits else 3
+        return 3 if self.weight_bits else 2
+
+    def _dealt(self, graph: HiddenGraph, columns: slice) -> list[Form]:
+        """Forms of what the owner is dealt: rows of heads, and of all slots."""
+        whole, dtype = self._form(graph, columns)
+        return [((graph.nodes, whole[1]), dtype), (whole, dtype)]
 
     def _rows_form(self, form: Form) -> Form:
         """Form of the masked rows that the owner is sent."""
@@ -320,9 +318,9 @@ class Hop(Operation[Summands]):
         """Send a dealer with edges what its share of (A + I)·Λ, ``public``, needs, and return this holder's."""
         if holder.leads:
             drawn = holder.drawn_in_pair([form] * self._draws)
-            holder.link.send(holder.dealer, tag, torch.stack(_corrections(graph, public, [drawn], form)))
+            holder.link.send(holder.dealer, tag, torch.cat(corrections_of(graph, tag.step, public, [drawn])))
         elif holder.is_second:
-            masked, share = _masked_rows(graph, holder.drawn_in_pair([form] * self._draws))
+            masked, share = masked_rows(graph, tag.step, holder.drawn_in_pair([form] * self._draws))
             holder.link.send(holder.dealer, tag, masked)
             return share
         return 0
@@ -340,22 +338,26 @@ class Hop(Operation[Summands]):
                 dealer.take_turn()  # as holders do, who send the next rows in their next turn
             for graph, columns in portion:
                 dealer.next()
-                form = self._form(graph, columns)
                 if graph.owner == dealer.party:
-                    share = dealer.own(partial(self._dealers_share, graph, form))
+                    share = dealer.own(partial(self._dealers_share, graph, columns))
                     total[:, columns] += 0 if share is None else share
                 else:
-                    dealer.deal(graph.owner, [form] * 2, partial(self._corrections_of, dealer, graph, columns, form))
-        return Summands(total, self.wire.bits + self.weight_bits)
+                    make = partial(self._corrections_of, dealer, graph, columns)
+                    dealer.deal(graph.owner, self._dealt(graph, columns), make)
+        is_own = any(graph.owner == dealer.party for graph in self.graphs)
+        return Summands(total, self.wire.bits + self.weight_bits, of_holders=not is_own)
 
-    def _dealers_share(self, graph: HiddenGraph, form: Form, dealer: LinkedDealer) -> Tensor:
+    def _dealers_share(self, graph: HiddenGraph, columns: slice, dealer: LinkedDealer) -> Tensor:
         first, second = dealer.holders[:2]
-        corrections = dealer.receive(first, Kind.MASKED_ROWS, ((2, *form[0]), form[1]))
-        return _own_share(graph, corrections, [dealer.receive(second, Kind.MASKED_ROWS, self._rows_form(form))])
+        (slots, width), dtype = form = self._form(graph, columns)
+        dealt = dealer.receive(first, Kind.MASKED_ROWS, ((graph.nodes + slots, width), dtype))
+        received = [dealer.receive(second, Kind.MASKED_ROWS, self._rows_form(form))]
+        return own_share(graph, dealer.operations.newest, torch.split(dealt, [graph.nodes, slots]), received)
 
-    def _corrections_of(self, dealer: Dealer, graph: HiddenGraph, columns: slice, form: Form) -> list[Tensor]:
+    def _corrections_of(self, dealer: Dealer, graph: HiddenGraph, columns: slice) -> list[Tensor]:
+        form = self._form(graph, columns)
         draws = [dealer.draw(holder, [form] * self._draws) for holder in dealer.others(graph.owner)]
-        return _corrections(graph, self.wire.mask[:, columns], draws, form)
+        return corrections_of(graph, dealer.operations.newest, self.wire.mask[:, columns], draws)
 
     @override
     def plain(self) -> Summands:
@@ -368,38 +370,3 @@ class Hop(Operation[Summands]):
         for graph in self.graphs:
             if graph.adjacency is not None:
                 total += torch.from_numpy(graph.adjacency @ known.numpy())
-
-
-def _own_share(graph: HiddenGraph, corrections: Iterable[Tensor], received: Iterable[Tensor]) -> Tensor:
-    """Return the owner's share of (A + I)·λ, [N, columns], from ``_corrections`` and others' ``_masked_rows``."""
-    assert graph.own is not None
-    (first, second), weights, others = corrections, graph.own.weights, list(received)
-    rows = take_rows(prefix_sums(take_rows(first, graph.steps.spread)), graph.own.steps.turn)
-    for masked in others:
-        rows += take_rows(masked if weights is None else masked[0], graph.own.random_turn)
-    if weights is not None:
-        rows *= weights
-        for masked in others:
-            rows -= take_rows(masked[1], graph.own.random_turn)
-    picked = take_rows(prefix_sums(rows), graph.own.steps.pick)
-    return differences(picked + take_rows(second, graph.steps.pick))
-
-
-def _masked_rows(graph: HiddenGraph, drawn: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the rows that go to the owner, and the share of (A + I)·λ, [N, columns], of a holder that drew these."""
-    spread, mask, picked, *more = drawn
-    masked = take_rows(prefix_sums(take_rows(spread, graph.steps.spread)), graph.steps.turn) + mask
-    if graph.weights is not None:
-        masked = torch.stack([masked, graph.weights * mask + more[0]])
-    return masked, differences(take_rows(picked, graph.steps.pick))
-
-
-def _corrections(graph: HiddenGraph, mask: Tensor, draws: Iterable[Sequence[Tensor]], form: Form) -> list[Tensor]:
-    """Return two tensors of ``form`` that complete the owner's share of (A + I)·``mask``, of what the others drew."""
-    spread_shares, turned, pick_shares, *more = map(sum_parts, zip(*draws, strict=True))
-    if graph.weights is not None:
-        turned = graph.weights * turned - more[0]
-    steps = torch.zeros(form[0], dtype=form[1])
-    steps[: graph.nodes] = differences(mask)
-    picked = -prefix_sums(take_rows(turned, graph.steps.turn))
-    return [take_rows(steps, graph.steps.spread) - spread_shares, take_rows(picked, graph.steps.pick) - pick_shares]

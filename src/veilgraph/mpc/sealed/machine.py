@@ -24,7 +24,6 @@ from veilgraph.link.collectives import broadcast, gather, receive_as
 from veilgraph.mpc.sealed.comparison import Negative
 from veilgraph.mpc.sealed.correlations import (
     Dealer,
-    Form,
     Holder,
     LinkedDealer,
     Operation,
@@ -34,7 +33,9 @@ from veilgraph.mpc.sealed.correlations import (
     size_of,
     sum_parts,
 )
-from veilgraph.mpc.sealed.hops import HiddenGraph, Hide, Hop
+from veilgraph.mpc.sealed.hidden_graph import HiddenGraph
+from veilgraph.mpc.sealed.hops import Hide, Hop
+from veilgraph.mpc.sealed.kept_bytes import Form
 from veilgraph.mpc.sealed.opening import Open
 from veilgraph.mpc.sealed.picks import Pick
 from veilgraph.mpc.sealed.sines import SUM_BITS, odd_multiples, share_of_sum
@@ -259,9 +260,10 @@ class Machine(ABC):
         """Open summands as a wire of ``ring``, ``shift`` bits cut off: the value is opened under a fresh mask.
 
         One round where they have ``ring + shift`` bits, else two: their sum may wrap around. They are of Z_2^n, below
-        2^(n − GUARD) in magnitude where bits are cut off or the ring changes; the result is exact to one unit, and
-        right on average. ``bits`` are the result's, by default theirs less ``shift``; others divide by a power of two
-        as well. More than ``AT_ONCE`` entries are opened slice by slice, in as many times the rounds.
+        2^(n − GUARD) in magnitude where bits are cut off or the ring changes; the result is exact to one unit, of two
+        holders to one and a half, and right on average. ``bits`` are the result's, by default theirs less ``shift``;
+        others divide by a power of two as well. More than ``AT_ONCE`` entries are opened slice by slice, in as many
+        times the rounds.
         """
         by_two, shape = len(self.computing) == 2, summands.shape
         slices = [slice(None)] if len(whole := row_slices(shape)) == 1 else whole
@@ -273,7 +275,10 @@ class Machine(ABC):
 
         That sums wrap around in the ring costs no ε: it follows from the noisy sum.
         """
-        if self.noise is None or math.isinf(epsilon):
+        if math.isinf(epsilon):
+            return summands
+        summands = replace(summands, of_holders=False)
+        if self.noise is None:
             return summands
         if summands.bits:
             raise ValueError(f"bits={summands.bits}: noise is whole numbers, so bits must be 0; give whole numbers")
@@ -309,12 +314,12 @@ class Machine(ABC):
 
         def hold(holder: Holder) -> Summands:
             share = torch.where(bit.known, -bit.mask, bit.mask)
-            return Summands(share + bit.known.to(torch.int64) if holder.leads else share, 0)
+            return Summands(share + bit.known.to(torch.int64) if holder.leads else share, 0, of_holders=True)
 
         return self.run(
             Step(
                 hold,
-                deal=lambda _: Summands(torch.zeros_like(bit.mask), 0),
+                deal=lambda _: Summands(torch.zeros_like(bit.mask), 0, of_holders=True),
                 plain=lambda: Summands(to_float64(bit.known), 0),
             )
         )
@@ -327,12 +332,12 @@ class Machine(ABC):
             ((both,), _) = holder.shared(holder.next(Kind.CORRELATION), forms)
             signed = torch.where(bit.known, both - wire.known * bit.mask, wire.known * bit.mask - both)
             clear = wire.known - wire.mask if holder.leads else -wire.mask
-            return Summands(signed + torch.where(bit.known, clear, 0), wire.bits)
+            return Summands(signed + torch.where(bit.known, clear, 0), wire.bits, of_holders=True)
 
         def deal(dealer: Dealer) -> Summands:
             dealer.next()
             dealer.correct(forms, lambda: [wire.mask * bit.mask], dealer.draws(forms))
-            return Summands(torch.zeros_like(wire.mask), wire.bits)
+            return Summands(torch.zeros_like(wire.mask), wire.bits, of_holders=True)
 
         return self.run(Step(hold, deal, lambda: Summands(torch.where(bit.known, wire.known, 0.0), wire.bits)))
 

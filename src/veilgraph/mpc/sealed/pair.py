@@ -26,7 +26,8 @@ from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import NOBODY, Link, PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed.correlations import Holder, Operation, Result, encoded
-from veilgraph.mpc.sealed.hops import HiddenGraph, Hide
+from veilgraph.mpc.sealed.hidden_graph import HiddenGraph
+from veilgraph.mpc.sealed.hops import Hide
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.opening import Open
 from veilgraph.mpc.sealed.pair_stocks import Make, Stocks

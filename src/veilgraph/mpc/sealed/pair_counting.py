@@ -18,7 +18,7 @@ from veilgraph.mpc.pair.peer import Exchanges
 from veilgraph.mpc.pair.products import Side
 from veilgraph.mpc.sealed.correlations import Operation, Result
 from veilgraph.mpc.sealed.counting import CountingMachine
-from veilgraph.mpc.sealed.hops import HiddenGraph
+from veilgraph.mpc.sealed.hidden_graph import HiddenGraph
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.pair import PairMachine
 from veilgraph.mpc.sealed.pair_stocks import Stocks

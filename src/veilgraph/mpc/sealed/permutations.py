@@ -19,7 +19,7 @@ class Steps:
 
     def compact(self) -> Steps:
         """The same steps as int32 where places fit: a party has those of every holder's edges, all session long."""
-        return Steps(*(int32_if_small(step, self.spread.numel()) for step in (self.spread, self.turn, self.pick)))
+        return Steps(*(int32_if_small(step, self.turn.numel()) for step in (self.spread, self.turn, self.pick)))
 
 
 def int32_if_small(places: Tensor, slots: int) -> Tensor:

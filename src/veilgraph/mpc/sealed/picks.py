@@ -21,16 +21,8 @@ from typing_extensions import override
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.link.collectives import broadcast, receive_as
-from veilgraph.mpc.sealed.correlations import (
-    Dealer,
-    Form,
-    Holder,
-    LinkedDealer,
-    Operation,
-    Round,
-    check_places,
-    sum_parts,
-)
+from veilgraph.mpc.sealed.correlations import Dealer, Holder, LinkedDealer, Operation, Round, check_places, sum_parts
+from veilgraph.mpc.sealed.kept_bytes import Form
 from veilgraph.mpc.sealed.permutations import rest_after, shuffled, take_rows
 from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate, joined, row_slices
 

@@ -194,10 +194,14 @@ def _combine(wires: Sequence[Wire], function: Callable[[Sequence[Tensor]], Tenso
 
 @dataclass(frozen=True)
 class Summands(_Secret):
-    """A secret that is still a sum: ``part`` is this party's summand, of the dealer's too; in the twin all of it."""
+    """A secret that is still a sum: ``part`` is this party's summand, of the dealer's too; in the twin all of it.
+
+    ``of_holders``: the dealer's is zero, whatever the data are, and all parties know it.
+    """
 
     part: Tensor
     bits: int
+    of_holders: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -210,11 +214,11 @@ class Summands(_Secret):
 
     def __add__(self, other: Summands) -> Summands:
         self._check(other)
-        return replace(self, part=self.part + other.part)
+        return replace(self, part=self.part + other.part, of_holders=self.of_holders and other.of_holders)
 
     def __sub__(self, other: Summands) -> Summands:
         self._check(other)
-        return replace(self, part=self.part - other.part)
+        return replace(self, part=self.part - other.part, of_holders=self.of_holders and other.of_holders)
 
     def _check(self, other: Summands) -> None:
         if self.bits != other.bits or self.part.dtype != other.part.dtype:

@@ -25,7 +25,7 @@ from torch.nn.functional import pad
 
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
-from veilgraph.mpc.sealed.functions import BITS, multiply_open, relu
+from veilgraph.mpc.sealed.functions import BITS, WHOLE_BITS, multiply_open, relu
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, apart, concatenate, in_a_row, joined, row_slices
 from veilgraph.paradigms.sealed.networks.rows import Rows
@@ -148,9 +148,14 @@ class Network(Rows):
             made = self._made_of_products(*self._row_products(counts, judged=False), learned[0], left)
         else:
             made = self.machine.product(matmul, rows, learned[0])
-        # Nothing is multiplied by logits themselves, so they need not be cut.
-        opened = self.opened(made, BITS if self.trial.deep else made.bits)
-        return self._head(learned, rows, opened, self._left(len(rows.mask)), cuts=False)
+        if not self.trial.deep:  # nothing is multiplied by logits themselves, so they need not be cut
+            return ForwardState(rows, self.opened(made, made.bits), None)
+        hidden = made[:, self.context.sizes.classes :]
+        opened, positive = self.machine.both(  # signs are found while what they choose is cut, which saves a round
+            lambda: self.opened(made),
+            lambda: ~self.machine.negative(self.machine.open(hidden), WHOLE_BITS),
+        )
+        return self._head(learned, rows, opened, self._left(len(rows.mask)), positive=positive, cuts=False)
 
     def _left(self, rows: int) -> Tensor | int:
         """Public dropout factors of a step's hidden units, int64 [rows, hidden], 0 or 2; 1 if the trial drops none."""
@@ -222,16 +227,24 @@ class Network(Rows):
         return self._head(weights, rows, self.linear(rows, weights[0]))
 
     def _head(
-        self, weights: Sequence[Wire], rows: Wire, made: Wire, left: Tensor | int = 1, *, cuts: bool = True
+        self,
+        weights: Sequence[Wire],
+        rows: Wire,
+        made: Wire,
+        left: Tensor | int = 1,
+        *,
+        positive: Bit | None = None,
+        cuts: bool = True,
     ) -> ForwardState:
         """Compute logits from ``made``, the rows times the first weights, through the hidden layer if there is one.
 
-        ``cuts``: whether those of a hidden layer are cut to the bits of the others.
+        ``positive``: which of its hidden columns are not below zero, where that is known. ``cuts``: whether logits of a
+        hidden layer are cut to the bits of the others.
         """
         if not self.trial.deep:
             return ForwardState(rows, made, None)
         classes = self.context.sizes.classes
-        units, gate = relu(self.machine, made[:, classes:])
+        units, gate = relu(self.machine, made[:, classes:], positive)
         hidden = units.times(left)
         through = self.machine.product(matmul, hidden, weights[1])
         logits = self.machine.split(made[:, :classes]).scaled(1.0, weights[1].bits) + through

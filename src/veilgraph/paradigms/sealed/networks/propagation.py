@@ -29,7 +29,7 @@ from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.functions import BITS, FINE_BITS, inverse_root, multiply_open
-from veilgraph.mpc.sealed.hops import HiddenGraph
+from veilgraph.mpc.sealed.hidden_graph import HiddenGraph
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Ring, Summands, Wire, concatenate, joined, row_slices
 from veilgraph.paradigms.sealed.plan import Context, OwnData
