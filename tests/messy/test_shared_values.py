@@ -30,8 +30,9 @@ def test_a_file_of_customers_and_devices_is_recognised(tmp_path, names):
     drawn = random.Random(0)
     ids = [f"C{each:05}" for each in range(3000)]
     write(tmp_path / "customers.csv", {"customer_id": ids, "age": [drawn.randrange(18, 80) for _ in ids]})
-    used = {names[0]: drawn.choices(ids, k=4000), names[1]: [f"dev-{drawn.randrange(2500)}" for _ in range(4000)]}
-    write(tmp_path / "uses.csv", used)
+    rows = [(customer, f"dev-{drawn.randrange(2500)}") for customer in drawn.choices(ids, k=4000)]
+    rows += [*rows[:160], ("C00000", ""), *((each, "dev-hall") for each in ids[:51])]
+    write(tmp_path / "uses.csv", {name: [row[place] for row in rows] for place, name in enumerate(names)})
     out = tmp_path / "p.yaml"
     result = veilgraph("data", "init", tmp_path / "uses.csv", tmp_path / "customers.csv", "--out", out)
     assert result.exit_code == 0, result.output
@@ -40,6 +41,11 @@ def test_a_file_of_customers_and_devices_is_recognised(tmp_path, names):
     assert "are customers who share" in result.stdout
     checked = veilgraph("data", "check", out)
     assert checked.exit_code == 0, checked.output
+    assert (
+        f"uses.csv, of 4,212 rows: rows that repeat the node and value of an earlier one, and count once: "
+        f"{len(rows) - len(set(rows))}; rows without a value, which join nobody: 1; "
+        "values of more nodes than edges.at_most, which join nobody: 1"
+    ) in " ".join(checked.stdout.split())
 
 
 @pytest.mark.parametrize(

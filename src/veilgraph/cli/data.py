@@ -97,6 +97,18 @@ def _across_words(edges: describe.EdgeDescription, job: JobSettings | None) -> l
     return found
 
 
+def _shared_words(edges: describe.EdgeDescription) -> str:
+    """Say which rows and values of a table of what nodes share join nobody; empty where all do."""
+    rows = sum(each.rows for each in edges.relations)
+    left_out = {
+        "rows that repeat the node and value of an earlier one, and count once": edges.repeated,
+        "rows without a value, which join nobody": edges.valueless,
+        "values of more nodes than edges.at_most, which join nobody": edges.crowded,
+    }
+    said = [f"{words}: {count:,}" for words, count in left_out.items() if count]
+    return f"{edges.file}, of {rows:,} rows: {'; '.join(said)}" if said else ""
+
+
 def _list_counts(counts: Mapping[str, int]) -> str:
     said = [f"{name} {count:,}" for name, count in [*counts.items()][:_NAMED]]
     return ", ".join(said) + (f" and {len(counts) - _NAMED:,} more" if len(counts) > _NAMED else "")
@@ -142,6 +154,8 @@ def show_party(file: Path, job: JobSettings | None = None) -> describe.PartyDesc
         )
     for edges in description.edges:
         for words in _across_words(edges, job) if edges.between else ():
+            echo(words)
+        if words := _shared_words(edges):
             echo(words)
         if edges.lost > _LOST:
             echo(

@@ -63,6 +63,8 @@ class EdgeDescription:
     edges: int
     outside: int = 0
     crowded: int = 0
+    repeated: int = 0
+    valueless: int = 0
     strangers: Mapping[str, Sequence[str]] = field(default_factory=dict)
     between: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Of its rows those with an end at another holder: holder of the source → holder of the target → rows."""
@@ -317,7 +319,7 @@ def _describe_edges(table: EdgeTable, nodes: NodeTable, elsewhere: RemoteNodes, 
     added = len(table.source) + (0 if directed else int((table.source != table.target).sum()))
     between, pairs, hub = _count_by_holders(table, nodes, elsewhere)
     across = sum(sum(row.values()) - row.get(source, 0) for source, row in between.items())
-    left = table.outside, table.crowded, table.strangers, between, across, pairs, hub
+    left = table.outside, table.crowded, table.repeated, table.valueless, table.strangers, between, across, pairs, hub
     return EdgeDescription(table.settings.file, directed, tuple(relations), table.other, added, *left)
 
 

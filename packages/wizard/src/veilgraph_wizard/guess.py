@@ -128,8 +128,8 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
             raise DataError(
                 f"{each.path}: is neither of nodes, with an id that differs in every row{_not_quite(each)}, nor of "
                 "edges, with columns named as source and target, or from and to; name its ids (--id COLUMN) or the "
-                "ends of its edges, as in --ends buyer:seller, or leave it out and write its part of the party file by "
-                "hand (docs/guides/tables.md)"
+                "ends of its edges, as in --ends buyer:seller, or --ends customer:garage for what several share; or "
+                "leave it out and write its part of the party file by hand (docs/guides/tables.md)"
             )
     if not nodes and edges and all(each.holders is not None for each in edges):
         return Guess((), None, None, None, tuple(edges), alike=False)
