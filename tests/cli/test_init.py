@@ -375,8 +375,9 @@ def test_what_a_holder_refuses_is_told_with_what_settles_it(files: list[Path], t
     noised = init(*files, "--protect", "edge", "--out", tmp_path / "noised.yaml")
     assert "refuses such a job: edges.0.weight gives edges weights" in noised
     assert "--accept" not in noised
-    write(tmp_path / "nodes.csv", {"id": ["u", "v", "w"], "x": [0.5, 1.5, 2.5]})
-    write(tmp_path / "links.csv", {"from": ["u"], "to": ["v"]})
+    ids = [f"KD-{each:06}" for each in range(20)]
+    write(tmp_path / "nodes.csv", {"id": ids, "x": [each / 2 for each in range(20)]})
+    write(tmp_path / "links.csv", {"from": ids[:1], "to": ids[1:2]})
     tables = tmp_path / "nodes.csv", tmp_path / "links.csv"
     other = tmp_path / "other.yaml"
     assert veilgraph("data", "init", *tables, "--party", "other", "--ids", "strip,lower", "--out", other).exit_code == 0

@@ -23,7 +23,7 @@ from veilgraph_wizard import (
 
 with deferred():
     from veilgraph.protocol.aligning import match_rates
-    from veilgraph.protocol.job_file import parse_job, read_job
+    from veilgraph.protocol.job_file import parse_job
     from veilgraph.protocol.paradigm import paradigm_of
     from veilgraph.protocol.party_settings import PartySettings, parse_party_text, read_party_settings
     from veilgraph.samples.organisations import accepting
@@ -247,12 +247,14 @@ def init_job_command(
         None if protect is None else ProtectedJob(protect, _EPSILON if epsilon is None else epsilon, joined),
         trust,
     )
-    write_whole(out, drafted.text.encode())
     try:
-        for said in match_rates(read_job(out)):
+        for said in match_rates(parse_job(yaml.safe_load(drafted.text), str(out))):
             echo(said)
-    except DataError as error:  # of a table; the job file is as good
-        echo(f"how many ids are common to all holders is not known: {error}")
+    except DataError as error:
+        if error.code == "no-common-id":
+            raise
+        echo(f"how many ids are common to all holders is not known: {error}")  # the job file is as good
+    write_whole(out, drafted.text.encode())
     for decision in drafted.decisions:
         echo(f"to decide: {decision}")
     if paradigm is None and drafted.shows:
