@@ -28,7 +28,7 @@ _SHOWS: Final = (
     "the server sees sums of embeddings and gradients, which sealed jobs open to nobody; these reached about as much, "
     "or more, on the data sets of README.md"
 )
-_RANKED: Final = "what the best epoch has the best of on the validation nodes: of two classes, one of them rare"
+_RANKED: Final = "what the best epoch has the best of on the validation nodes: of two classes, of which one may be rare"
 _MARGINS: Final = "what the label holder learns of a node: a score, to rank by; classes: less, the class alone"
 _OWN_MARGINS: Final = "what each holder learns of its own nodes: a score, to rank by; classes: less, the class alone"
 _OPEN: Final = f"{_SHOWS}: choose it by veilgraph init --paradigm sealed"
