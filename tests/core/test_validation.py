@@ -77,6 +77,7 @@ def _refusal(build: Callable[[Any], object], content: object) -> ConfigError | N
     [
         ({"preset": "Auto"}, "preset='Auto': must be 'auto' or 'paper'; choose one (did you mean 'auto'?)"),
         ({"train": {"epochs": 2.5}}, "train.epochs=2.5: must be a whole number; write one, as in 3"),
+        ({"train": {"learning_rate": "x"}}, "train.learning_rate='x': must be a number; write one, as in 0.5"),
         ({"train": {"epochs": 0}}, "train.epochs=0: must be at least 1; raise it"),
         ({"train": {"learning_rate": 0.0}}, "train.learning_rate=0.0: must be more than 0; raise it"),
         ({"train": 5}, "train=5: must be names with values; write them as in {name: value}"),
@@ -88,7 +89,10 @@ def _refusal(build: Callable[[Any], object], content: object) -> ConfigError | N
             {"paradigm": "averaging", "averaging": {"rule": {"name": "x"}}},
             "averaging.rule.name='x': must be 'fedavg', 'fedprox'",
         ),
-        ({"data": {"dataset": ["cora"]}}, "data.dataset=['cora']: must be text; write it between quotes"),
+        (
+            {"preset": "auto", "data": {"dataset": ["cora"]}},
+            "data.dataset=['cora']: must be text; write it between quotes",
+        ),
     ],
 )
 def test_rule_and_way_out_of_a_kind_of_value(content: Mapping[str, object], said: str) -> None:
@@ -97,10 +101,20 @@ def test_rule_and_way_out_of_a_kind_of_value(content: Mapping[str, object], said
     assert str(caught.value).startswith(f"job: {said}")
 
 
-def test_a_value_of_a_union_must_be_of_one_of_its_kinds() -> None:
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (5, "format=5: must be text or a list; write one of these"),
+        (["%d"], "format=['%d']: must have at least 2 entries; add some"),
+        (["%d", 5], "format.1=5: must be text; write it between quotes"),
+        (["x", "%d"], "format.0='x': is no format of strptime"),
+    ],
+)
+def test_a_value_of_a_union_must_be_of_one_of_its_kinds(value: object, said: str) -> None:
+    date = {"columns": "d", "date": {"days_since": "2024-01-01", "format": value}}
     with pytest.raises(ConfigError) as caught:
-        _validated(EmbedJob)({"keep": {"column": 2.5}})
-    assert str(caught.value) == "given: keep.column=2.5: must be text or a whole number; write one of these"
+        parse_party_settings({"party": "A", "nodes": {"file": "nodes.csv", "id": "id", "features": [date]}})
+    assert str(caught.value).startswith(f"party: nodes.features.0.date.{said}")
 
 
 def test_what_is_said_of_others_messages_shows_none_of_their_values() -> None:

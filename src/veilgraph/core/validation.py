@@ -85,7 +85,7 @@ def problem_of(error: ValidationError) -> tuple[str, object, str]:
         return key, value, f"{key} is not a setting (value {_shortened(value)}); {near}"
     if problem["type"] == "extra_forbidden":
         return place, value, f"{place} is not a setting (value {_shortened(value)}); remove it or mend its name"
-    alike = [each for each in problems if key_of(each) == place and each["input"] is value]
+    alike = [each for each in problems[problems.index(problem) :] if key_of(each) == place]
     rule = _joined([rule_of(each) for each in alike]) if problem["type"] in _RULES else rule_of(problem)
     if isinstance(value, dict | BaseModel) and problem["type"] not in _RULES:  # a rule between settings
         said = ConfigError(rule)
@@ -124,10 +124,15 @@ def rule_of(problem: Mapping[str, Any]) -> str:
 
 
 def _most_specific(problems: Sequence[Any]) -> Any:  # noqa: ANN401 - pydantic's ErrorDetails
-    """Return the first problem or, where a part of a union takes such a value, that of what is in it."""
-    first = problems[0]
-    inner = (each for each in problems if key_of(each).startswith(f"{key_of(first)}."))
-    return next(inner, first) if isinstance(first["input"], list | tuple | dict) and len(problems) > 1 else first
+    """Return the first problem or, where it is of a part of a union that takes no such value, one of a part that does.
+
+    The other part's problem is of something in the value, or not of its type.
+    """
+    first, place = problems[0], key_of(problems[0])
+    if not (first["type"].endswith("_type") and isinstance(first["input"], list | tuple | dict)):
+        return first
+    others = (each for each in problems if f"{key_of(each)}.".startswith(f"{place}."))
+    return next((each for each in others if key_of(each) != place or not each["type"].endswith("_type")), first)
 
 
 def _joined(rules: Sequence[str]) -> str:
