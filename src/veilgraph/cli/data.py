@@ -146,6 +146,13 @@ def show_party(file: Path, job: JobSettings | None = None) -> describe.PartyDesc
         results().print(table)
     if words := _words_of_range(description, job):
         echo(words)
+    for column in description.features:
+        if isinstance(column, describe.CategoricalDescription) and column.other:
+            echo(
+                f"{column.column}: {column.other:,} of {description.nodes:,} nodes have one of {column.others:,} "
+                f"values besides its {len(column.counts):,} categories, and all of these count as none (other: zero). "
+                "Name more under categories to tell them apart"
+            )
     if description.from_edges:
         echo(
             f"much like numbers of edges: {', '.join(description.from_edges)}; a column that is made of edges shows "

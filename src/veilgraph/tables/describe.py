@@ -18,7 +18,7 @@ from veilgraph.tables.column_settings import NumericFeatures, beyond_own_row
 from veilgraph.tables.edges import Counts, EdgeTable, RemoteNodes, read_edges
 from veilgraph.tables.encode import count_nonzeros, fit_encoding, is_sparse
 from veilgraph.tables.joined import FileDescription
-from veilgraph.tables.nodes import FeatureColumn, NodeTable, other_columns, read_nodes
+from veilgraph.tables.nodes import FeatureColumn, NodeTable, other_columns, read_nodes, read_values
 from veilgraph.tables.settings import EdgeSettings, TableSettings, check_reaches
 from veilgraph.tables.source import MISSING, OTHER, Codes, Floats
 
@@ -115,12 +115,13 @@ class NumericDescription:
 
 @dataclass(frozen=True)
 class CategoricalDescription:
-    """A column of categories; ``other`` counts values outside them."""
+    """A column of categories; ``other`` counts nodes with a value outside them, and ``others`` such values."""
 
     column: str
     missing: int
     counts: dict[str, int]
     other: int
+    others: int = 0
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,10 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
         if len(incoming)
         else (0, 0.0, 0),
         isolated=int(((incoming == 0) & (outgoing == 0)).sum()),
-        features=tuple(map(_describe_column, table.columns, table.values)),
+        features=tuple(
+            _describe_column(column, values, settings, base)
+            for column, values in zip(table.columns, table.values, strict=True)
+        ),
         classes=None if label is None or table.labels is None else _count_by_name(table.labels, label.classes),
         unlabelled=table.num_nodes if table.labels is None else int((table.labels == MISSING).sum()),
         splits=None if table.splits is None else _count_by_name(table.splits, SPLITS),
@@ -370,11 +374,14 @@ def _add_degrees(table: EdgeTable, incoming: Counts, outgoing: Counts) -> None:
         outgoing += targets - loops
 
 
-def _describe_column(column: FeatureColumn, values: Floats | Codes) -> NumericDescription | CategoricalDescription:
+def _describe_column(
+    column: FeatureColumn, values: Floats | Codes, settings: TableSettings, base: Path
+) -> NumericDescription | CategoricalDescription:
     if not isinstance(column.feature, NumericFeatures):
         missing, other = int((values == MISSING).sum()), int((values == OTHER).sum())
         counts = _count_by_name(values.astype(np.int32, copy=False), column.feature.categories)
-        return CategoricalDescription(column.name, missing, counts, other)
+        found = {each.strip() for each in read_values(settings, base, column.name).values()} if other else set[str]()
+        return CategoricalDescription(column.name, missing, counts, other, len(found - {*column.feature.categories}))
     scale = column.feature.scale
     cut = 0 if scale is None else int(((values < scale.low) | (values > scale.high)).sum())
     return replace(_describe_numbers(column.title, values), cut=cut, ranges=scale is not None)
