@@ -137,6 +137,18 @@ def _words_of_range(description: describe.PartyDescription, job: JobSettings | N
     )
 
 
+def _words_of_categories(description: describe.PartyDescription) -> list[str]:
+    """Say of each column how many nodes have a value that is none of its categories: one line each."""
+    columns = (each for each in description.features if isinstance(each, describe.CategoricalDescription))
+    return [
+        f"{each.column}: {each.other:,} of {description.nodes:,} nodes have one of {each.others:,} values besides its "
+        f"{len(each.counts):,} categories, and all of these count as none (other: zero). Name more under categories to "
+        "tell them apart"
+        for each in columns
+        if each.other
+    ]
+
+
 def show_party(file: Path, job: JobSettings | None = None) -> describe.PartyDescription:
     """Read and show a party file's tables, with warnings; ``job``: also how it uses edges to others' nodes."""
     settings = read_party_settings(file)
@@ -146,13 +158,8 @@ def show_party(file: Path, job: JobSettings | None = None) -> describe.PartyDesc
         results().print(table)
     if words := _words_of_range(description, job):
         echo(words)
-    for column in description.features:
-        if isinstance(column, describe.CategoricalDescription) and column.other:
-            echo(
-                f"{column.column}: {column.other:,} of {description.nodes:,} nodes have one of {column.others:,} "
-                f"values besides its {len(column.counts):,} categories, and all of these count as none (other: zero). "
-                "Name more under categories to tell them apart"
-            )
+    for words in _words_of_categories(description):
+        echo(words)
     if description.from_edges:
         echo(
             f"much like numbers of edges: {', '.join(description.from_edges)}; a column that is made of edges shows "

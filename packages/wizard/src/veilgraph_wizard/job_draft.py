@@ -259,10 +259,15 @@ def _refused(job: JobSettings, here: Mapping[Path, PartySettings]) -> list[str]:
         for path, holder in holders.items()
     }
     refused = [(path, said) for path, said in found.items() if said]
-    # It settles the names of default jobs alone.
-    by_paradigm = f" (to accept it, draft the file again: veilgraph data init … --accept {job.paradigm} --replace)"
-    hints = ["" if adds_noise(job) or "limits.leakage" not in said else by_paradigm for _, said in refused]
-    return [f"{path} refuses such a job{hint}: {said}" for (path, said), hint in zip(refused, hints, strict=True)]
+    return [f"{path} refuses such a job{_to_accept(job, said)}: {said}" for path, said in refused]
+
+
+def _to_accept(job: JobSettings, refusal: str) -> str:
+    """How to draft a party file that accepts a job, in parentheses; empty where no option of ``data init`` does."""
+    names = [job.paradigm] if "limits.leakage" in refusal and not adds_noise(job) else []  # it is of default jobs
+    names += ["majority"] if "limits.trust" in refusal else []
+    options = " ".join(f"--accept {each}" for each in names)
+    return f" (to accept it, draft the file again: veilgraph data init … {options} --replace)" if names else ""
 
 
 def _text(content: Mapping[str, Any], comments: Mapping[str, str]) -> str:
