@@ -100,3 +100,28 @@ def test_jobs_that_protect_edges_refuse_shared_values(tmp_path):
         job = parse_job({"preset": "auto", "data": data, **protects})
         assert "edges.0.shared joins all who have a value" in (refusal_of(own, job) or ""), protects
     assert "shared" not in (refusal_of(own, parse_job({"preset": "auto", "data": data})) or "")
+
+
+def test_ends_and_rooms_of_patients_are_recognised(tmp_path):
+    """Ends whose common word has the letters that tell them apart, and values frequent enough for categories."""
+    drawn = random.Random(0)
+    ids = [f"P{each:03}" for each in range(200)]
+    write(tmp_path / "patients.csv", {"patient": ids, "age": [drawn.randrange(18, 80) for _ in ids]})
+    met = {"patient_a": drawn.choices(ids, k=300), "patient_b": drawn.choices(ids, k=300)}
+    write(tmp_path / "met.csv", met | {"minutes": [drawn.randrange(5, 90) for _ in range(300)]})
+    rooms = [f"R{each:02}" for each in range(30)]
+    nights = {"patient": drawn.choices(ids, k=600), "nights": drawn.choices(range(1, 9), k=600)}
+    write(tmp_path / "rooms.csv", nights | {"room": drawn.choices(rooms, k=600)})
+    files, out = [tmp_path / f"{name}.csv" for name in ("met", "rooms", "patients")], tmp_path / "p.yaml"
+    result = veilgraph("data", "init", *files, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "to decide: edges: met.csv has minutes, which counts for nothing; is it a weight (weight)?" in result.stdout
+    found = {(each.source, each.target, each.shared) for each in read_party_settings(out).edges}
+    assert found == {("patient_a", "patient_b", None), ("patient", None, "room")}
+    assert "nights" not in result.stdout
+    write(tmp_path / "rooms.csv", {"patient": nights["patient"], "ward": drawn.choices(["A", "B", "C"], k=600)})
+    refused = veilgraph("data", "init", *files, "--out", out, "--replace")
+    assert "rooms.csv: is neither of nodes" in " ".join(refused.stderr.split()), "everybody in a ward is no edge"
+    write(tmp_path / "met.csv", {"one": met["patient_a"], "two": met["patient_b"]})
+    refused = veilgraph("data", "init", *files, "--out", out, "--replace")
+    assert "as in --ends one:two" in " ".join(refused.stderr.split())

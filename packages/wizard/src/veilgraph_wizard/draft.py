@@ -390,6 +390,13 @@ class _Drafting:
                 f"edges.at_most: are customers who share {edges.target.name!r} to be joined, if at most 50 have it? "
                 f"Else change at_most, or draft without {edges.sample.path.name}"
             )
+        taken = {id(each) for each in (edges.source, edges.target, edges.weight, edges.relation, *edges.dates)}
+        numbers = [each for each in edges.sample.columns if each.written == "number" and id(each) not in taken]
+        if numbers and edges.weight is None and not edges.is_shared:
+            names = ", ".join(each.name for each in numbers)
+            self._decide(
+                f"edges: {edges.sample.path.name} has {names}, which counts for nothing; is it a weight (weight)?"
+            )
         if edges.weight is not None:
             line = f"weight: {{column: {_text(edges.weight.name)}, scale: log}}"
             counts = "  # left out: every edge counts once where an ε is of edges"

@@ -125,11 +125,12 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
     for each in rest:
         if each.path not in taken:
             _check_unique(each, choices.id)
+            first_two = ":".join(column.name for column in each.columns[:2])
             raise DataError(
                 f"{each.path}: is neither of nodes, with an id that differs in every row{_not_quite(each)}, nor of "
-                "edges, with columns named as source and target, or from and to; name its ids (--id COLUMN) or the "
-                "ends of its edges, as in --ends buyer:seller, or --ends customer:garage for what several share; or "
-                "leave it out and write its part of the party file by hand (docs/guides/tables.md)"
+                "edges, with columns named as source and target, or from and to; name its ids (--id COLUMN), or both "
+                f"ends of an edge, or an id and what several share, as in --ends {first_two}; or leave it out and write "
+                "its part of the party file by hand (docs/guides/tables.md)"
             )
     if not nodes and edges and all(each.holders is not None for each in edges):
         return Guess((), None, None, None, tuple(edges), alike=False)
@@ -257,18 +258,20 @@ def _has(sample: Sample, *names: str) -> bool:
     return {*names} <= {column.name for column in sample.columns}
 
 
+def _other_end(name: str, first: str, second: str) -> str | None:
+    """What a column is called beside one of a name with the word ``first``, as payer_id; None where it has not."""
+    if name == first or name.startswith(f"{first}_"):
+        return second + name.removeprefix(first)
+    return name.removesuffix(first) + second if name.endswith(f"_{first}") else None
+
+
 def _as_edges(sample: Sample, ends: Sequence[tuple[str, str]]) -> Edges | None:
     named = {column.name: column for column in sample.columns}
     pairs = [(named[one], named[other]) for one, other in ends if _has(sample, one, other)]
     across = sides(sample, next((each for each in ends if _has(sample, *each)), None))
     by_name = {name.strip().lower(): column for name, column in named.items()}
-    pairs += [
-        (by_name[name], by_name[name.replace(first, second)])
-        for first, second in _ENDS
-        for name in by_name
-        if (name == first or name.startswith(f"{first}_") or name.endswith(f"_{first}"))
-        and name.replace(first, second) in by_name
-    ]
+    found = ((name, _other_end(name, *words)) for words in _ENDS for name in by_name)
+    pairs += [(by_name[name], by_name[other]) for name, other in found if other in by_name]
     if across is not None and (not pairs or _holders(*pairs[0], sample.columns) is None):
         pairs = [across[0]]
     if not pairs:
@@ -333,7 +336,8 @@ def _as_shared(sample: Sample, known: set[str]) -> Edges | None:
         if each.known and 2 * sum(plain(one) in known for one in each.known) >= len(each.known)
     ]
     values = [each for each in sample.columns if each not in users and len(each.distinct) < len(each.known)]
-    values = [each for each in values if _SHARED.search(each.name) or each.written == "text"]
+    worded = [each for each in values if each.written in ("text", "category") and not each.has_few]
+    values = [each for each in values if _SHARED.search(each.name) or each in worded]
     if not users or not values:
         return None
     value = next((each for each in values if _SHARED.search(each.name)), values[0])
