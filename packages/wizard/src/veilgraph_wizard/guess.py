@@ -129,8 +129,8 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
             raise DataError(
                 f"{each.path}: is neither of nodes, with an id that differs in every row{_not_quite(each)}, nor of "
                 "edges, with columns named as source and target, or from and to; name its ids (--id COLUMN), or both "
-                f"ends of an edge, or an id and what several share, as in --ends {first_two}; or leave it out and write "
-                "its part of the party file by hand (docs/guides/tables.md)"
+                f"ends of an edge, or an id and what several share, as in --ends {first_two}; or leave it out and "
+                "write its part of the party file by hand (docs/guides/tables.md)"
             )
     if not nodes and edges and all(each.holders is not None for each in edges):
         return Guess((), None, None, None, tuple(edges), alike=False)
