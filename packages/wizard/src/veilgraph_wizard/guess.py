@@ -28,7 +28,10 @@ _ENDS: Final = (
     ("von", "nach"),
     ("a", "b"),
 )
-_HOLDERS: Final = re.compile(r"[_ -]?(bank|bic|institution|holder)[_ -]?", re.I)
+_HOLDERS: Final = re.compile(
+    r"[_ -]?(bank|bic|institution|holder|marketplace|platform|company|organi[sz]ation|operator|hospital|insurer)[_ -]?",
+    re.I,
+)
 _LABELS: Final = re.compile(
     r"(is[_ -]?)?(label|fraud|fraudulent|laundering|default|defaulted|churn|churned|class|y)", re.I
 )
@@ -138,7 +141,8 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
         said = ", ".join(f"{each.sample.path.name} by {each.source.name!r} and {each.target.name!r}" for each in edges)
         taken_for = f" (taken for edges: {said}; rename columns that are no ends)" if said else ""
         raise DataError(
-            f"{samples[0].path}: none of the files is of nodes{taken_for}; give one with a row per node and its id"
+            f"{samples[0].path}: none of the files is of nodes{taken_for}; give one with a row per node and its id, "
+            "or, of edges alone, two columns of whose nodes their ends are, called as payer_bank and payee_bank"
         )
     if choices.id is not None:
         nodes[0] = _identified(nodes[0], choices.id)
