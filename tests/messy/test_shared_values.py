@@ -115,7 +115,7 @@ def test_ends_and_rooms_of_patients_are_recognised(tmp_path):
     files, out = [tmp_path / f"{name}.csv" for name in ("met", "rooms", "patients")], tmp_path / "p.yaml"
     result = veilgraph("data", "init", *files, "--out", out)
     assert result.exit_code == 0, result.output
-    assert "to decide: edges: met.csv has minutes, which counts for nothing; is it a weight (weight)?" in result.stdout
+    assert "to decide: edges.weight: met.csv has minutes, which counts for nothing" in result.stdout
     found = {(each.source, each.target, each.shared) for each in read_party_settings(out).edges}
     assert found == {("patient_a", "patient_b", None), ("patient", None, "room")}
     assert "nights" not in result.stdout
