@@ -395,8 +395,8 @@ class _Drafting:
         if numbers and edges.weight is None and not edges.is_shared:
             names = ", ".join(each.name for each in numbers)
             self._decide(
-                f"edges.weight: {edges.sample.path.name} has {names}, which counts for nothing; does it say how strong an "
-                "edge is? Then name it there"
+                f"edges.weight: {edges.sample.path.name} has {names}, which counts for nothing; does it say how strong "
+                "an edge is? Then name it there"
             )
         if edges.weight is not None:
             line = f"weight: {{column: {_text(edges.weight.name)}, scale: log}}"
