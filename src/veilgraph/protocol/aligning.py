@@ -25,7 +25,7 @@ from veilgraph.protocol.agreement import Hello, agree
 from veilgraph.protocol.job import JobSettings, perturbing
 from veilgraph.protocol.limits import too_many
 from veilgraph.protocol.organisation import Organisation, Preparation, Prepared
-from veilgraph.protocol.paradigm import Data, Sessions
+from veilgraph.protocol.paradigm import Data, Sessions, paradigm_of
 from veilgraph.protocol.party_settings import PartySettings
 from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.tables.columns import all_match_rates, check_any_common, match_rate
@@ -114,11 +114,11 @@ def match_rates(job: JobSettings, ids: Mapping[PartyId, Sequence[str]] | None = 
     """How well ids match, in sentences, where all party files are on this machine; ``ids``: by default ``table_ids``.
 
     Of holders with nodes of their own: which of these splits without a key may train on at one and test at another.
-    Raises ``DataError``: holders that must have nodes in common have none.
+    Raises ``DataError`` and ``ConfigError`` as ``check_alike``.
     """
     if ids is None:
         ids = table_ids(job)
-    check_common(job, ids)
+    check_alike(job, ids)
     if job.is_aligned or not ids:
         return tuple(filter(None, all_match_rates(ids))) if ids else ()
     parties = job.data.parties or {}
@@ -134,13 +134,16 @@ def match_rates(job: JobSettings, ids: Mapping[PartyId, Sequence[str]] | None = 
     )
 
 
-def check_common(job: JobSettings, ids: Mapping[PartyId, Sequence[str]] | None = None) -> None:
-    """Raise ``DataError`` where all tables are here, their nodes are to be the same, and no id is common.
+def check_alike(job: JobSettings, ids: Mapping[PartyId, Sequence[str]] | None = None) -> None:
+    """Raise ``DataError`` where all tables are here and are of no common job: no id is common, or columns differ.
 
-    ``ids``: by default ``table_ids``.
+    ``ids``: by default ``table_ids``. Raises ``ConfigError``: a party file breaks a rule.
     """
-    ids = table_ids(job) if ids is None and job.is_aligned else ids
-    if not ids or not job.is_aligned:
+    if not job.is_aligned:
+        paradigm_of(job).data.check_tables(job)
+        return
+    ids = table_ids(job) if ids is None else ids
+    if not ids:
         return
     nodes = {name: Organisation.read(path, name).settings.nodes for name, path in (job.data.parties or {}).items()}
     check_any_common(ids, {name: f"{each.id!r} in {each.file.name}" for name, each in nodes.items()})

@@ -260,7 +260,7 @@ def init_job_command(
     except DataError as error:
         if error.code == "no-common-id":
             raise
-        echo(f"how many ids are common to all holders is not known: {error}")  # the job file is as good
+        echo(f"to mend before training: {error}")  # the job file is as good
     write_whole(out, drafted.text.encode())
     for decision in drafted.decisions:
         echo(f"to decide: {decision}")
