@@ -260,7 +260,7 @@ def test_columns_and_classes_that_are_not_the_others_are_refused(
     settings = job(2)
     parties = export(tmp_path, settings)
     change(parties["B"], alter)
-    with refused(DataError):
+    with refused(DataError, code="data"):
         train(over(parties, settings), tmp_path / "none")
     assert not (tmp_path / "none").exists()
     request.getfixturevalue("parties_alone")
