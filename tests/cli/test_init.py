@@ -197,6 +197,24 @@ def test_who_accepts_a_paradigm_accepts_the_job_that_is_drafted_of_it(paradigm: 
     assert veilgraph("check", out).exit_code == 0
 
 
+def test_a_holder_that_deals_is_accepted_by_a_name_of_its_own(tmp_path: Path) -> None:
+    """What a default sealed job reveals says nothing of whom an organisation trusts to deal."""
+    sealed = ("--split", "random", "--accept", "sealed")
+    parties = [tables(tmp_path, name, *(sealed if name == "a" else sealed[2:])) for name in "abc"]
+    asked: list[str | Path] = [*parties, "--label-holder", "a", "--trust", "majority", "--out", tmp_path / "job.yaml"]
+    said = init(*asked)
+    for path in parties:
+        hint = "(to accept it, draft the file again: veilgraph data init … --accept majority --replace)"
+        assert f"{path} refuses such a job {hint}: limits.trust=[dealer] and trust=majority, by which c" in said
+    assert "add majority to limits.trust" in said
+    for path in parties:
+        path.unlink()
+        options = sealed if path.stem == "a" else sealed[2:]
+        tables(tmp_path, path.stem, *options, "--accept", "majority")
+    assert "refuses" not in init(*asked, "--replace")
+    assert "refuses" not in init(*asked, "--replace", "--trust", "dealer")
+
+
 def test_who_protects_edges_accepts_the_sealed_job_that_is_drafted_of_it(tmp_path: Path) -> None:
     """It declares how many neighbours a node may have, so the draft says a bound that leaves it as many."""
     protects = ("--accept", "sealed", "--protect", "edge", "--epsilon", "4")
@@ -376,8 +394,9 @@ def test_what_a_holder_refuses_is_told_with_what_settles_it(files: list[Path], t
     noised = init(*files, "--protect", "edge", "--out", tmp_path / "noised.yaml")
     assert "refuses such a job: edges.0.weight gives edges weights" in noised
     assert "--accept" not in noised
-    write(tmp_path / "nodes.csv", {"id": ["u", "v", "w"], "x": [0.5, 1.5, 2.5]})
-    write(tmp_path / "links.csv", {"from": ["u"], "to": ["v"]})
+    ids = [f"KD-{each:06}" for each in range(20)]
+    write(tmp_path / "nodes.csv", {"id": ids, "x": [each / 2 for each in range(20)]})
+    write(tmp_path / "links.csv", {"from": ids[:1], "to": ids[1:2]})
     tables = tmp_path / "nodes.csv", tmp_path / "links.csv"
     other = tmp_path / "other.yaml"
     assert veilgraph("data", "init", *tables, "--party", "other", "--ids", "strip,lower", "--out", other).exit_code == 0

@@ -37,7 +37,7 @@ def test_a_range_is_read_as_it_is_written(tmp_path) -> None:
     assert parsed(scale={"low": -1, "high": 0}, missing="zero").missing == "zero"
 
 
-SCALE = "nodes.features.0.(numeric).scale"
+SCALE = "nodes.features.0.scale"
 
 
 @pytest.mark.parametrize(

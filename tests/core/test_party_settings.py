@@ -81,7 +81,7 @@ def test_a_file_keeps_words_and_numbers_as_they_are_written(tmp_path):
 
 
 SPLIT_TWICE = {"column": "s", "train": "x", "test": "x"}
-NUMERIC, CATEGORICAL = "nodes.features.0.(numeric)", "nodes.features.2.(categorical)"
+NUMERIC, CATEGORICAL = "nodes.features.0", "nodes.features.2"
 REFUSED: list[tuple[str, Any, str]] = [
     ("party", "server", "party"),
     ("party", "a bank", "party"),
@@ -104,10 +104,10 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("nodes.label.classes", ["x", "x"], "nodes.label.classes"),
     ("nodes.split", None, "nodes"),
     ("nodes.label", None, "nodes"),
-    ("nodes.split.train", 0.9, "nodes.split.(fractions)"),
-    ("nodes.split.train", -0.1, "nodes.split.(fractions).train"),
-    ("nodes.split", SPLIT_TWICE, "nodes.split.(column)"),
-    ("nodes.split", "random", "nodes.split.(fractions)"),
+    ("nodes.split.train", 0.9, "nodes.split"),
+    ("nodes.split.train", -0.1, "nodes.split.train"),
+    ("nodes.split", SPLIT_TWICE, "nodes.split"),
+    ("nodes.split", "random", "nodes.split"),
     ("edges.0.relation.weights", {"transfer": -1}, "edges.0.relation.weights.transfer"),
     ("edges.0.relation.weights", {}, "edges.0.relation.weights"),
     ("edges.0.directed", "maybe", "edges.0.directed"),

@@ -1,11 +1,14 @@
 """Ids that differ in how they are written: folded alike where they can be, and else each holder is told."""
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 import yaml
 
+import veilgraph as vg
 from tests.cli.commands import veilgraph
 from tests.tables.writing import party, write
+from veilgraph.core.errors import DataError
 from veilgraph.tables.column_settings import IdSettings
 from veilgraph.tables.columns import all_match_rates, match_rate
 from veilgraph.tables.nodes import read_nodes
@@ -99,6 +102,22 @@ def test_the_rates_are_told_before_anything_is_trained(tmp_path):
         file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"ids": {"unpadded": True}}))
     mended = veilgraph("check", tmp_path / "job.yaml", "--set", "train.epochs=1")
     assert "bank 20 of 20 (100%), shop 20 of 20 (100%)" in " ".join(mended.output.split())
+    write(tmp_path / "shop" / "nodes.csv", {"id": [f"KD-{each}" for each in ids], "x": [1.5] * 20})
+    (tmp_path / "job.yaml").rename(tmp_path / "earlier.yaml")
+    for words in (("init", *files), *((each, tmp_path / "earlier.yaml") for each in ("check", "train", "compare"))):
+        refused = veilgraph(*words, *(() if words[0] == "check" else ("--out", tmp_path / "none")))
+        assert refused.exit_code == 1
+        said = " ".join(refused.stderr.split())
+        assert "no id is common to all holders (bank 'id' in nodes.csv, shop 'id' in nodes.csv): written" in said
+        assert "without what is before the digits" in said
+        assert "--id COLUMN" in said
+    frames = {file.parent.name: pd.read_csv(file.parent / "nodes.csv", dtype={"id": str}) for file in files}
+    tables = {name: vg.Tables(each, id="id", label="y" if name == "bank" else None) for name, each in frames.items()}
+    for parties in (None, tables):
+        with pytest.raises(DataError) as caught:
+            vg.fit(tmp_path / "earlier.yaml" if parties is None else {}, parties=parties, out=tmp_path / "none")
+        assert caught.value.code == "no-common-id"
+        assert not (tmp_path / "none").exists()
 
 
 def test_a_few_ids_that_zeros_keep_apart_are_told_of_too():

@@ -30,8 +30,9 @@ def test_a_file_of_customers_and_devices_is_recognised(tmp_path, names):
     drawn = random.Random(0)
     ids = [f"C{each:05}" for each in range(3000)]
     write(tmp_path / "customers.csv", {"customer_id": ids, "age": [drawn.randrange(18, 80) for _ in ids]})
-    used = {names[0]: drawn.choices(ids, k=4000), names[1]: [f"dev-{drawn.randrange(2500)}" for _ in range(4000)]}
-    write(tmp_path / "uses.csv", used)
+    rows = [(customer, f"dev-{drawn.randrange(2500)}") for customer in drawn.choices(ids, k=4000)]
+    rows += [*rows[:160], ("C00000", ""), *((each, "dev-hall") for each in ids[:51])]
+    write(tmp_path / "uses.csv", {name: [row[place] for row in rows] for place, name in enumerate(names)})
     out = tmp_path / "p.yaml"
     result = veilgraph("data", "init", tmp_path / "uses.csv", tmp_path / "customers.csv", "--out", out)
     assert result.exit_code == 0, result.output
@@ -40,6 +41,11 @@ def test_a_file_of_customers_and_devices_is_recognised(tmp_path, names):
     assert "are customers who share" in result.stdout
     checked = veilgraph("data", "check", out)
     assert checked.exit_code == 0, checked.output
+    assert (
+        f"uses.csv, of 4,212 rows: rows that repeat the node and value of an earlier one, and count once: "
+        f"{len(rows) - len(set(rows))}; rows without a value, which join nobody: 1; "
+        "values of more nodes than edges.at_most, which join nobody: 1"
+    ) in " ".join(checked.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -94,3 +100,28 @@ def test_jobs_that_protect_edges_refuse_shared_values(tmp_path):
         job = parse_job({"preset": "auto", "data": data, **protects})
         assert "edges.0.shared joins all who have a value" in (refusal_of(own, job) or ""), protects
     assert "shared" not in (refusal_of(own, parse_job({"preset": "auto", "data": data})) or "")
+
+
+def test_ends_and_rooms_of_patients_are_recognised(tmp_path):
+    """Ends whose common word has the letters that tell them apart, and values frequent enough for categories."""
+    drawn = random.Random(0)
+    ids = [f"P{each:03}" for each in range(200)]
+    write(tmp_path / "patients.csv", {"patient": ids, "age": [drawn.randrange(18, 80) for _ in ids]})
+    met = {"patient_a": drawn.choices(ids, k=300), "patient_b": drawn.choices(ids, k=300)}
+    write(tmp_path / "met.csv", met | {"minutes": [drawn.randrange(5, 90) for _ in range(300)]})
+    rooms = [f"R{each:02}" for each in range(30)]
+    nights = {"patient": drawn.choices(ids, k=600), "nights": drawn.choices(range(1, 9), k=600)}
+    write(tmp_path / "rooms.csv", nights | {"room": drawn.choices(rooms, k=600)})
+    files, out = [tmp_path / f"{name}.csv" for name in ("met", "rooms", "patients")], tmp_path / "p.yaml"
+    result = veilgraph("data", "init", *files, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "to decide: edges.weight: met.csv has minutes, which counts for nothing" in result.stdout
+    found = {(each.source, each.target, each.shared) for each in read_party_settings(out).edges}
+    assert found == {("patient_a", "patient_b", None), ("patient", None, "room")}
+    assert "nights" not in result.stdout
+    write(tmp_path / "rooms.csv", {"patient": nights["patient"], "ward": drawn.choices(["A", "B", "C"], k=600)})
+    refused = veilgraph("data", "init", *files, "--out", out, "--replace")
+    assert "rooms.csv: is neither of nodes" in " ".join(refused.stderr.split()), "everybody in a ward is no edge"
+    write(tmp_path / "met.csv", {"one": met["patient_a"], "two": met["patient_b"]})
+    refused = veilgraph("data", "init", *files, "--out", out, "--replace")
+    assert "as in --ends one:two" in " ".join(refused.stderr.split())

@@ -2,12 +2,16 @@
 
 import json
 import random
+import re
+from datetime import date, timedelta
 
 import pytest
 from veilgraph_wizard.sampling import SampledColumn
 
 from tests.cli.commands import one_error, veilgraph
-from tests.tables.writing import write
+from tests.errors import refused
+from tests.tables.writing import party, write
+from veilgraph.core.errors import DataError
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.tables.nodes import read_nodes
 
@@ -78,6 +82,29 @@ def test_what_does_not_fit_further_down_is_one_clear_error(tmp_path, value):
 
 
 @pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        (["%Y-%m-%d", "%d/%m/%Y", "%m/%d/%Y"], "28 as %Y-%m-%d, 19 as %d/%m/%Y, 19 as %m/%d/%Y, 18 as %d/%m/%Y or"),
+        (["%Y-%m-%d", "%d.%m.%Y", "ca. %j"], "28 as %Y-%m-%d, 28 as %d.%m.%Y, 28 in no known way ('ca. 008')"),
+        (["%d.%m.%y"], "its dates have years of two digits: write four"),
+    ],
+)
+def test_dates_in_doubt_are_left_out_with_what_was_found(tmp_path, texts, why):
+    days = [date(2020, 1, 1) + timedelta(each) for each in range(7, 35)]
+    columns = {"when": [day.strftime(text) for text in texts for day in days], "x": [*range(28 * len(texts))]}
+    said, _ = init(tmp_path, columns)
+    assert "1 of 2 columns used; left out: when, because its dates" in said
+    assert why in said
+
+
+def test_a_year_of_two_digits_is_no_year_of_the_first_century(tmp_path):
+    entry = {"columns": "when", "date": {"days_since": "2020-01-01", "format": "%d.%m.%Y"}}
+    write(tmp_path / "nodes.csv", {"id": ["a", "b"], "when": ["31.01.2020", "31.01.20"]})
+    with refused(DataError, key="when", value=2):  # its row
+        read_nodes(party([entry]), tmp_path)
+
+
+@pytest.mark.parametrize(
     ("texts", "days"),
     [
         (["2020-01-31", "31.01.2020", "2020-01-03 12:00:00"], [30, 30, 2.5]),
@@ -96,7 +123,12 @@ def test_of_thousands_of_levels_the_frequent_ones_are_categories_and_the_others_
     (feature,) = settings.nodes.features
     assert feature.model_dump()["categories"] == ("s0", "s1", "s2", "s3", "s4")
     assert "1 of 1 columns used" in said
-    assert read_nodes(settings, tmp_path).num_nodes == 3000
+    values, rest = len({*shops}) - 5, sum(each.startswith("t") for each in shops)
+    asked = r"shop: are 5 of its (\d+) values enough as categories\? The other (\d+) are in \d+ of 1000 rows"
+    assert (found := re.search(asked, said)) is not None
+    assert int(found[1]) == int(found[2]) + 5
+    checked = " ".join(veilgraph("data", "check", tmp_path / "p.yaml").stdout.split())
+    assert f"shop: {rest:,} of 3,000 nodes have one of {values:,} values besides its 5 categories" in checked
     said, _ = init(tmp_path, {"x": list(range(7)) * 100, "note": [f"t{drawn.randrange(5000)}" for _ in range(700)]})
     assert "1 of 2 columns used; left out: note, because too many rows have a text of their own" in said
 
@@ -133,3 +165,13 @@ def test_constants_and_identifiers_are_left_out_and_amounts_are_not(tmp_path):
     assert out in " ".join(checked.output.split())
     found = json.loads(veilgraph("data", "check", tmp_path / "p.yaml", "--json").stdout)
     assert (found["used"], len(found["left_out"])) == (4, 6)
+
+
+def test_days_and_months_that_swap_places_are_never_read_in_a_mixture():
+    """No value here can be two days, and one further down can."""
+    assert SampledColumn("when", ("31/01/2020", "01/30/2020")).mixed == ()
+    assert SampledColumn("when", ("31/01/2020", "2020-01-30 07:00", "5 Mar 2020")).mixed == (
+        "%Y-%m-%d %H:%M",
+        "%d %b %Y",
+        "%d/%m/%Y",
+    )

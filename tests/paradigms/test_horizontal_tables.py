@@ -31,10 +31,18 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.messages import DisclosureRecord, all_revelations
 from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.runtime.launch import jobs
 from veilgraph.runtime.launch.jobs import TrainResult, align, load_result, predict, resume, train
 from veilgraph.runtime.launch.site import SiteWork
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 from veilgraph.tables.encode import FeatureEncoding
+
+
+@pytest.fixture
+def parties_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what parties tell each other shows how tables differ, as across organisations."""
+    monkeypatch.setattr(jobs, "check_alike", lambda job: None)
+
 
 STANDARD: Settings = {"data": {"feature_scaling": "standard"}}
 
@@ -247,11 +255,15 @@ def test_nodes_added_after_training_are_predicted_as_trained(tmp_path: Path) -> 
     ids=["settings", "count", "classes"],
 )
 def test_columns_and_classes_that_are_not_the_others_are_refused(
-    alter: Callable[[dict[str, Any]], Any], message: str, tmp_path: Path
+    alter: Callable[[dict[str, Any]], Any], message: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     settings = job(2)
     parties = export(tmp_path, settings)
     change(parties["B"], alter)
+    with refused(DataError, code="data"):
+        train(over(parties, settings), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    request.getfixturevalue("parties_alone")
     with pytest.raises(DataError, match=message) as caught:
         train(over(parties, settings), tmp_path / "run")
     assert "\n" not in str(caught.value)
@@ -260,6 +272,7 @@ def test_columns_and_classes_that_are_not_the_others_are_refused(
 KEYED: dict[str, Any] = {"train": 0.5, "val": 0.2, "test": 0.3, "stratify": False, "key": "agreed among the banks"}
 
 
+@pytest.mark.usefixtures("parties_alone")
 @pytest.mark.parametrize(
     "other",
     [{"key": "another one of theirs"}, {"key": None}, {"key": None, "stratify": True}, {"seed": 1}, {"test": 0.2}],
@@ -332,6 +345,7 @@ def splits_of(graph: PartyGraph, ids: Sequence[str]) -> dict[str, int]:
     return {ids[node]: split for split, mask in enumerate(masks) for node in mask.nonzero().ravel().tolist()}
 
 
+@pytest.mark.usefixtures("parties_alone")
 def test_only_this_partys_own_names_are_shown(tmp_path: Path) -> None:
     settings = job(2)
     parties = export(tmp_path, settings)

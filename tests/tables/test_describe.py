@@ -60,7 +60,7 @@ def test_a_party_in_numbers(tmp_path):
     assert found.features == (
         NumericDescription("age", 2, 10.0, 30.0, 50.0),
         NumericDescription("empty", 5, None, None, None),
-        CategoricalDescription("kind", 1, {"a": 2, "b": 1}, 1),
+        CategoricalDescription("kind", 1, {"a": 2, "b": 1}, 1, 1),
     )
     assert (found.classes, found.unlabelled) == ({"no": 2, "yes": 1}, 2)
     assert found.splits == {"train": 1, "val": 1, "test": 1}

@@ -87,7 +87,7 @@ def test_nodes_that_share_a_value_are_joined_once_for_each_value(tmp_path: Path)
     table = read_edge_table(tmp_path, rows, **shared)
     assert sorted(tuple(sorted(pair)) for pair in ends(table)) == [(0, 1), (0, 1), (0, 2), (1, 2)]
     assert (table.rows.tolist(), table.dropped.tolist(), table.crowded) == ([8], [1], 0)
-    assert table.strangers == {"a": ["x"]}
+    assert (table.repeated, table.valueless, table.strangers) == (1, 1, {"a": ["x"]})
     table = read_edge_table(tmp_path, rows, **shared, at_most=2)
     assert ([tuple(sorted(pair)) for pair in ends(table)], table.crowded) == ([(0, 1)], 1)
 

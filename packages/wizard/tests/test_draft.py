@@ -405,6 +405,14 @@ def test_columns_that_say_whose_nodes_ends_are_make_a_union(tmp_path):
     assert edges.weight is not None
     assert (edges.weight.column, edges.weight.scale) == ("amount", "none")
     assert any("north, south, west" in each for each in found.decisions)
+    for word, known in (("marketplace", True), ("country", False)):
+        write(tmp_path / "network.csv", {name.replace("bank", word): column for name, column in paid.items()})
+        if known:
+            (edges,) = settings_of(tmp_path, "network.csv").edges
+            assert (edges.source_holder, edges.target_holder) == ("payer_marketplace", "payee_marketplace")
+        else:
+            with refused(DataError, key=tmp_path / "network.csv"):
+                drafted(tmp_path, "network.csv")
     files = [tmp_path / f"{name}.yaml" for name in ("north", "south")]
     for file in files:
         file.write_text(drafted(tmp_path, "accounts.csv", "payments.csv", party=file.stem).text)

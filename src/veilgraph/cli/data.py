@@ -97,6 +97,18 @@ def _across_words(edges: describe.EdgeDescription, job: JobSettings | None) -> l
     return found
 
 
+def _shared_words(edges: describe.EdgeDescription) -> str:
+    """Say which rows and values of a table of what nodes share join nobody; empty where all do."""
+    rows = sum(each.rows for each in edges.relations)
+    left_out = {
+        "rows that repeat the node and value of an earlier one, and count once": edges.repeated,
+        "rows without a value, which join nobody": edges.valueless,
+        "values of more nodes than edges.at_most, which join nobody": edges.crowded,
+    }
+    said = [f"{words}: {count:,}" for words, count in left_out.items() if count]
+    return f"{edges.file}, of {rows:,} rows: {'; '.join(said)}" if said else ""
+
+
 def _list_counts(counts: Mapping[str, int]) -> str:
     said = [f"{name} {count:,}" for name, count in [*counts.items()][:_NAMED]]
     return ", ".join(said) + (f" and {len(counts) - _NAMED:,} more" if len(counts) > _NAMED else "")
@@ -125,6 +137,18 @@ def _words_of_range(description: describe.PartyDescription, job: JobSettings | N
     )
 
 
+def _words_of_categories(description: describe.PartyDescription) -> list[str]:
+    """Say of each column how many nodes have a value that is none of its categories: one line each."""
+    columns = (each for each in description.features if isinstance(each, describe.CategoricalDescription))
+    return [
+        f"{each.column}: {each.other:,} of {description.nodes:,} nodes have one of {each.others:,} values besides its "
+        f"{len(each.counts):,} categories, and all of these count as none (other: zero). Name more under categories to "
+        "tell them apart"
+        for each in columns
+        if each.other
+    ]
+
+
 def show_party(file: Path, job: JobSettings | None = None) -> describe.PartyDescription:
     """Read and show a party file's tables, with warnings; ``job``: also how it uses edges to others' nodes."""
     settings = read_party_settings(file)
@@ -134,6 +158,8 @@ def show_party(file: Path, job: JobSettings | None = None) -> describe.PartyDesc
         results().print(table)
     if words := _words_of_range(description, job):
         echo(words)
+    for words in _words_of_categories(description):
+        echo(words)
     if description.from_edges:
         echo(
             f"much like numbers of edges: {', '.join(description.from_edges)}; a column that is made of edges shows "
@@ -142,6 +168,8 @@ def show_party(file: Path, job: JobSettings | None = None) -> describe.PartyDesc
         )
     for edges in description.edges:
         for words in _across_words(edges, job) if edges.between else ():
+            echo(words)
+        if words := _shared_words(edges):
             echo(words)
         if edges.lost > _LOST:
             echo(

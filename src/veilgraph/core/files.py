@@ -31,7 +31,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from veilgraph.core.arguments import argument
 from veilgraph.core.errors import ConfigError, RunError, VeilgraphError
-from veilgraph.core.settings import first_problem
+from veilgraph.core.validation import problem_of
 
 Form = TypeVar("Form")
 
@@ -266,7 +266,7 @@ def run_errors(path: Path | str, way_out: str, fault: str = "damaged") -> Iterat
     try:
         yield
     except (OSError, ValueError, KeyError) as error:
-        why = first_problem(error) if isinstance(error, ValidationError) else error
+        why = problem_of(error)[-1] if isinstance(error, ValidationError) else error
         raise RunError(f"{path}: {fault} ({why}); {way_out}") from error
 
 

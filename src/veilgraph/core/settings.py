@@ -20,6 +20,7 @@ from pydantic_core import PydanticCustomError
 from veilgraph.core.deferred import import_quickly
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
+from veilgraph.core.validation import NAME_PATTERN, NEAR, problem_of
 
 T = TypeVar("T")
 
@@ -116,9 +117,6 @@ def _import_attribute(place: str) -> Any:  # noqa: ANN401 - whatever is there
     return getattr(import_quickly(module), attribute)
 
 
-NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-_NEAR: Final = "near_miss"  # type of the problem of a key that is almost one of a group's
-_LONGEST: Final = 200  # so many characters of a value are shown in an error
 PartyName = Annotated[PartyId, Field(pattern=NAME_PATTERN)]
 
 
@@ -140,7 +138,7 @@ class Settings(BaseModel):
         for name, value in content.items() if isinstance(content, Mapping) else ():
             field = cls.model_fields.get(name)
             if field is None and (near := get_close_matches(str(name), cls.model_fields, 1)):
-                raise PydanticCustomError(_NEAR, "no setting", {"name": name, "value": value, "near": near[0]})
+                raise PydanticCustomError(NEAR, "no setting", {"name": name, "value": value, "near": near[0]})
             if isinstance(value, bool) and field is not None and not _allows_bool(field.annotation):
                 raise ValueError(f"{name}={value}: must be no truth value, as which YAML reads yes, no, on and off too")
         return content
@@ -201,33 +199,5 @@ def config_errors(source: str, way_out: str = "") -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        key, value, words = _problem(error)
+        key, value, words = problem_of(error)
         raise ConfigError(f"{source}: {words}{way_out}", key=key, value=value) from error
-
-
-def first_problem(error: ValidationError) -> str:
-    """The first broken key of settings, its value and the rule, on one line."""
-    return _problem(error)[-1]
-
-
-def _problem(error: ValidationError) -> tuple[str, object, str]:
-    """Return the first broken key, its value, and a line that says both and the rule."""
-    problem = error.errors(include_url=False)[0]
-    near, value, rule = problem["type"] == _NEAR, problem["input"], problem["msg"].removeprefix("Value error, ")
-    found = problem.get("ctx", {})
-    key = ".".join(map(str, (*problem["loc"], found["name"]) if near else problem["loc"]))
-    if near:
-        value = found["value"]
-    if near or problem["type"] == "extra_forbidden":
-        way_out = f"did you mean {found['near']}? Else remove it" if near else "remove it or mend its name"
-        return key, value, f"{key} is not a setting (value {_shortened(value)}); {way_out}"
-    if isinstance(value, dict | BaseModel):  # a rule between settings: what it says of them
-        said = ConfigError(rule)
-        return said.key or key, said.value, f"{key}: {rule}" if key else rule
-    return key, value, f"{key or 'job'}={_shortened(value)}: {rule}"
-
-
-def _shortened(value: object) -> str:
-    """Return a value's ``repr``, of which at most 200 characters."""
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"

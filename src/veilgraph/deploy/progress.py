@@ -19,7 +19,8 @@ from pydantic import Field
 
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.files import write_whole
-from veilgraph.core.settings import NAME_PATTERN, Exact
+from veilgraph.core.settings import Exact
+from veilgraph.core.validation import NAME_PATTERN
 from veilgraph.deploy.failures import Failure
 from veilgraph.deploy.kit import Kit
 from veilgraph.runtime.store import DRIFT, LEDGER, SENDING

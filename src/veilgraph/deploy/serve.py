@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from veilgraph.core.errors import ConfigError, RunError, VeilgraphError
 from veilgraph.core.text import Event, Report
+from veilgraph.core.validation import key_of, rule_of
 from veilgraph.deploy.https import (
     HttpServer,
     Page,
@@ -191,9 +192,8 @@ def create_routes(newest: NewestInference, token: str, max_age_s: float | None =
         try:
             ids = PredictRequest.model_validate_json(body).ids
         except ValidationError as error:
-            found = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            key = ".".join(str(part) for part in found["loc"]) or "body"
-            return problem(422, f"{key}: {found['msg'].removeprefix('Value error, ')}")
+            found = error.errors(include_url=False, include_input=False)[0]
+            return problem(422, f"{key_of(found) or 'body'}: {rule_of(found)}")
         inference = newest.get()
         if max_age_s is not None and _too_old(inference, max_age_s):
             age, limit = _duration_words(inference.age_s()), _duration_words(max_age_s)

@@ -34,9 +34,9 @@ from pydantic import ValidationError
 
 from veilgraph.core.errors import ProtocolError, VeilgraphError
 from veilgraph.core.files import appended_file, private_folder, write_whole
-from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.core.text import printable
 from veilgraph.core.types import PartyId
+from veilgraph.core.validation import NAME_PATTERN
 from veilgraph.deploy.broker import REQUESTS
 from veilgraph.deploy.progress import (
     CHECK,

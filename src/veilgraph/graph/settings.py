@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, WithJsonSchema, model_validator
 
-from veilgraph.core.settings import NAME_PATTERN, PartyName, Registry, Settings, named_in
+from veilgraph.core.settings import PartyName, Registry, Settings, named_in
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.core.validation import NAME_PATTERN
 
 MAX_HOLDERS: Final = 256
 """Of one job on one machine."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import PeerFailed, ProtocolError
 from veilgraph.core.types import Link, PartyId, Tag
+from veilgraph.core.validation import rule_of
 
 Form = TypeVar("Form", bound=BaseModel)
 Shape = Sequence[int | None]
@@ -105,7 +106,7 @@ def receive_model(link: Link, sender: PartyId, tag: Tag, form: type[Form], most:
     try:
         return form.model_validate_json(tensor_text(text))
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]["msg"]  # without what the sender wrote
+        problem = rule_of(error.errors(include_url=False, include_input=False)[0])  # without what the sender wrote
         raise ProtocolError(
             f"{link.party} cannot understand {tag} of {sender}: {problem}; install the same release of veilgraph at "
             "every party",

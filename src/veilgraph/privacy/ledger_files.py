@@ -47,6 +47,7 @@ from veilgraph.core.chain import digest, drop_torn
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import append, locked, os_errors_as, private_folder, read_json, sync_folder, write_whole
 from veilgraph.core.secrets import SEED_BYTES, kept_secret, system_secrets
+from veilgraph.core.validation import key_of, rule_of
 from veilgraph.privacy.event import UNKNOWN, Event, from_json, to_json
 from veilgraph.privacy.lifetime_costs import Keys, keyed_hashes
 
@@ -135,8 +136,8 @@ class ChainedFile(Generic[Head, Paid]):
                 self.entries.append(entry)
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
-            field = ".".join(str(part) for part in problem["loc"]) or "the line"
-            raise RunError(f"{where}: not a ledger's line ({field}: {problem['msg']}); {self.way_out}") from error
+            field = key_of(problem) or "the line"
+            raise RunError(f"{where}: not a ledger's line ({field}: {rule_of(problem)}); {self.way_out}") from error
         except ConfigError as error:
             unknown, way_out = error.code == UNKNOWN, self.way_out
             if unknown:  # it is this program that lacks the event: no copy is of use

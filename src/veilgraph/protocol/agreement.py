@@ -31,6 +31,7 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError, DataError, LinkTimeout, ProtocolError, RunError
 from veilgraph.core.settings import Exact
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.core.validation import rule_of
 from veilgraph.graph.federation import check_aligned
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
 from veilgraph.protocol.limits import REASON_CHARACTERS
@@ -365,7 +366,7 @@ def _parse_hello(party: PartyId, sender: PartyId, received: Tensor) -> Hello:
         problem = error.errors(include_url=False, include_input=False)[0]
         known = ".".join(str(part) for part in problem["loc"] if isinstance(part, int) or part in Hello.model_fields)
         raise ProtocolError(
-            f"{party} cannot understand the hello of {sender}: {known or 'its form'}: {problem['msg']}; install the "
+            f"{party} cannot understand the hello of {sender}: {known or 'its form'}: {rule_of(problem)}; install the "
             "same release of veilgraph at every party",
             code="not-understood",
             key=known or None,

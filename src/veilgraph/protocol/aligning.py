@@ -26,10 +26,10 @@ from veilgraph.protocol.agreement import Hello, agree
 from veilgraph.protocol.job import JobSettings, perturbing
 from veilgraph.protocol.limits import too_many
 from veilgraph.protocol.organisation import Organisation, Preparation, Prepared
-from veilgraph.protocol.paradigm import Data, Sessions
+from veilgraph.protocol.paradigm import Data, Sessions, paradigm_of
 from veilgraph.protocol.party_settings import PartySettings
 from veilgraph.protocol.plain_fitting import Inputs
-from veilgraph.tables.columns import all_match_rates, match_rate
+from veilgraph.tables.columns import all_match_rates, check_any_common, match_rate
 from veilgraph.tables.encode import encode, fit_encoding
 from veilgraph.tables.nodes import read_ids
 from veilgraph.tables.settings import SplitFractions
@@ -115,9 +115,11 @@ def match_rates(job: JobSettings, ids: Mapping[PartyId, Sequence[str]] | None = 
     """How well ids match, in sentences, where all party files are on this machine; ``ids``: by default ``table_ids``.
 
     Of holders with nodes of their own: which of these splits without a key may train on at one and test at another.
+    Raises ``DataError`` and ``ConfigError`` as ``check_alike``.
     """
     if ids is None:
         ids = table_ids(job)
+    check_alike(job, ids)
     if job.is_aligned or not ids:
         return tuple(filter(None, all_match_rates(ids))) if ids else ()
     parties = job.data.parties or {}
@@ -131,6 +133,21 @@ def match_rates(job: JobSettings, ids: Mapping[PartyId, Sequence[str]] | None = 
         f"{shared:,} nodes are at several holders, and {listed(keyless)} may train on one that another tests, which "
         "flatters all scores. Draft all party files with one nodes.split.key: veilgraph data init --split random:FILE.",
     )
+
+
+def check_alike(job: JobSettings, ids: Mapping[PartyId, Sequence[str]] | None = None) -> None:
+    """Raise ``DataError`` where all tables are here and are of no common job: no id is common, or columns differ.
+
+    ``ids``: by default ``table_ids``. Raises ``ConfigError``: a party file breaks a rule.
+    """
+    if not job.is_aligned:
+        paradigm_of(job).data.check_tables(job)
+        return
+    ids = table_ids(job) if ids is None else ids
+    if not ids:
+        return
+    nodes = {name: Organisation.read(path, name).settings.nodes for name, path in (job.data.parties or {}).items()}
+    check_any_common(ids, {name: f"{each.id!r} in {each.file.name}" for name, each in nodes.items()})
 
 
 def split_by_labels(job: JobSettings, party: PartySettings) -> str:

@@ -17,8 +17,9 @@ from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
-from veilgraph.core.settings import NAME_PATTERN, Registry, Settings, named_in
+from veilgraph.core.settings import Registry, Settings, named_in
 from veilgraph.core.types import MASKS, PartyId
+from veilgraph.core.validation import NAME_PATTERN
 from veilgraph.core.yaml_file import yaml_bytes
 from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph.privacy.plan import TrainingPlan

@@ -283,7 +283,8 @@ def _reasons(
     if trust is not None and trust not in limits.trust and party != SERVER:
         yield (
             f"limits.trust=[{', '.join(limits.trust)}] and trust={trust}, by which {job.duties.dealing} knows all "
-            "masks: change the job, or add to the limit whom your organisation trusts not to work with another"
+            f"masks: add {trust} to limits.trust if your organisation trusts that it works with no other, or change "
+            "the job"
         )
     yield (costly := _too_costly(limits, job, party, epsilon, nodes))
     if job.noise.shared is not None and party in job.duties.publishing:

@@ -50,6 +50,11 @@ class JobContent:
         found = self._find(key)
         return otherwise if found is _ABSENT else found
 
+    def name(self, key: str) -> str | None:
+        """Return the text at a dotted key; None where there is nothing, or something else, which is refused later."""
+        found = self._find(key)
+        return found if isinstance(found, str) else None
+
     def _find(self, key: str) -> object:
         place: object = self._content
         for name in key.split("."):

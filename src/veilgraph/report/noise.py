@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from veilgraph.core.files import adapter_of
-from veilgraph.core.settings import first_problem
+from veilgraph.core.validation import problem_of
 from veilgraph.privacy import lifetime_costs
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.job import JobSettings
@@ -149,7 +149,7 @@ class NeededNoise:
         try:
             return type(self.job).model_validate(content)
         except ValidationError as error:
-            return f"noise is not for this job: {first_problem(error).removeprefix('job: ')}"
+            return f"noise is not for this job: {problem_of(error)[-1].removeprefix('job: ')}"
 
     def _plan_within(self, planned: Plan, total: float) -> Plan:
         """The plan with the noise by which all releases until the horizon cost ``total``."""

@@ -251,6 +251,7 @@ def _files_table(files: Sequence[FileDescription]) -> Table:
 
 
 _ACROSS: Final = "of these to others' nodes"
+_DUPLICATES: Final = "duplicates join two nodes that are joined already: each is a further edge (paradigm union: none)"
 
 
 def _edges_table(description: PartyDescription) -> Table:
@@ -259,7 +260,7 @@ def _edges_table(description: PartyDescription) -> Table:
     bounded = any(relation.hops is not None for relation in each)
     columns = ("file", "relation", "direction", ">rows", ">dropped", ">self-loops", ">duplicates")
     more = [*([">mean weight"] if weighted else []), *([">hops"] if bounded else [])]
-    found = table("Edges", (*columns, *more), caption="duplicates are kept", fold=True)
+    found = table("Edges", (*columns, *more), caption=_DUPLICATES, fold=True)
     for edges in description.edges:
         direction = "directed" if edges.directed else "both"
         for relation in edges.relations:
@@ -269,7 +270,7 @@ def _edges_table(description: PartyDescription) -> Table:
             hops = "all" if relation.hops is None else str(relation.hops)
             shown = [*(f"{count:,}" for count in counts), *([weight] if weighted else []), *([hops] if bounded else [])]
             add_row(found, (str(edges.file), name, direction, *shown))
-        reasons = {"not listed": edges.other, "outside the time": edges.outside, "shared by too many": edges.crowded}
+        reasons = {"not listed": edges.other, "outside the time": edges.outside}
         for reason, count in {**reasons, _ACROSS: edges.across}.items():
             if count:
                 shown = [f"{count:,}", NOTHING if reason == _ACROSS else f"{count:,}", NOTHING, NOTHING]

@@ -46,8 +46,28 @@ def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
     each = ", ".join(f"{name} {common:,} of {len(own):,} ({common / len(own):.0%})" for name, own in ids.items())
     said = f"ids that are common to all holders: {each}"
     least = min(common / len(own) for own in ids.values())
-    if least >= _NEARLY_ALL:
+    way, count = (None, 0) if least >= _NEARLY_ALL else _better_written(ids, common)
+    if way is None and least >= _ENOUGH:
         return said, ""
+    few = f"less than {_ENOUGH:.0%}" if least < _ENOUGH else "not all"
+    return said, f"{few} of a holder's ids are common to all: {_why_apart(way, count)}"
+
+
+def check_any_common(ids: Mapping[PartyId, Sequence[str]], columns: Mapping[PartyId, str]) -> None:
+    """Raise ``DataError`` where holders have no id in common; ``columns``: holder → where its ids are, in words."""
+    if count_common(ids.values()):
+        return
+    where = ", ".join(f"{name} {column}" for name, column in columns.items())
+    raise DataError(
+        f"nodes.id: no id is common to all holders ({where}): {_why_apart(*_better_written(ids, 0))}. Name the column "
+        "that all have (nodes.id: veilgraph data init --id COLUMN --replace), or write ids alike (ids: --ids)",
+        code="no-common-id",
+        value=list(ids),
+    )
+
+
+def _better_written(ids: Mapping[PartyId, Sequence[str]], common: int) -> tuple[str | None, int]:
+    """Find the way to write ids by which clearly more are common, and how many; None: no way is better."""
     found = {way: [{*map(change, own)} for own in ids.values()] for way, change in _WAYS.items()}
     counts = {
         way: count_common(sets)
@@ -56,16 +76,17 @@ def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
     }
     best = max(counts, key=lambda way: counts[way], default="")
     if not best or counts[best] < common + _NOTED * min(map(len, ids.values())):
-        if least >= _ENOUGH:
-            return said, ""
-        why = (
+        return None, common
+    return best, counts[best]
+
+
+def _why_apart(way: str | None, count: int) -> str:
+    if way is None:
+        return (
             "zeros, case, spaces, a prefix or the Unicode form do not explain it. Holders may have other people: "
             "compare a few ids by hand"
         )
-    else:
-        why = f"written {best}, {counts[best]:,} would be; write them alike at all holders"
-    few = f"less than {_ENOUGH:.0%}" if least < _ENOUGH else "not all"
-    return said, f"{few} of a holder's ids are common to all: {why}"
+    return f"written {way}, {count:,} would be; write them alike at all holders"
 
 
 def count_common(ids: Iterable[Iterable[str]]) -> int:

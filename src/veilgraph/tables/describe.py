@@ -18,7 +18,7 @@ from veilgraph.tables.column_settings import NumericFeatures, beyond_own_row
 from veilgraph.tables.edges import Counts, EdgeTable, RemoteNodes, read_edges
 from veilgraph.tables.encode import count_nonzeros, fit_encoding, is_sparse
 from veilgraph.tables.joined import FileDescription
-from veilgraph.tables.nodes import FeatureColumn, NodeTable, other_columns, read_nodes
+from veilgraph.tables.nodes import FeatureColumn, NodeTable, other_columns, read_nodes, read_values
 from veilgraph.tables.settings import EdgeSettings, TableSettings, check_reaches
 from veilgraph.tables.source import MISSING, OTHER, Codes, Floats
 
@@ -63,6 +63,8 @@ class EdgeDescription:
     edges: int
     outside: int = 0
     crowded: int = 0
+    repeated: int = 0
+    valueless: int = 0
     strangers: Mapping[str, Sequence[str]] = field(default_factory=dict)
     between: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Of its rows those with an end at another holder: holder of the source → holder of the target → rows."""
@@ -113,12 +115,13 @@ class NumericDescription:
 
 @dataclass(frozen=True)
 class CategoricalDescription:
-    """A column of categories; ``other`` counts values outside them."""
+    """A column of categories; ``other`` counts nodes with a value outside them, and ``others`` such values."""
 
     column: str
     missing: int
     counts: dict[str, int]
     other: int
+    others: int = 0
 
 
 @dataclass(frozen=True)
@@ -203,7 +206,10 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
         if len(incoming)
         else (0, 0.0, 0),
         isolated=int(((incoming == 0) & (outgoing == 0)).sum()),
-        features=tuple(map(_describe_column, table.columns, table.values)),
+        features=tuple(
+            _describe_column(column, values, settings, base)
+            for column, values in zip(table.columns, table.values, strict=True)
+        ),
         classes=None if label is None or table.labels is None else _count_by_name(table.labels, label.classes),
         unlabelled=table.num_nodes if table.labels is None else int((table.labels == MISSING).sum()),
         splits=None if table.splits is None else _count_by_name(table.splits, SPLITS),
@@ -317,7 +323,7 @@ def _describe_edges(table: EdgeTable, nodes: NodeTable, elsewhere: RemoteNodes, 
     added = len(table.source) + (0 if directed else int((table.source != table.target).sum()))
     between, pairs, hub = _count_by_holders(table, nodes, elsewhere)
     across = sum(sum(row.values()) - row.get(source, 0) for source, row in between.items())
-    left = table.outside, table.crowded, table.strangers, between, across, pairs, hub
+    left = table.outside, table.crowded, table.repeated, table.valueless, table.strangers, between, across, pairs, hub
     return EdgeDescription(table.settings.file, directed, tuple(relations), table.other, added, *left)
 
 
@@ -368,11 +374,14 @@ def _add_degrees(table: EdgeTable, incoming: Counts, outgoing: Counts) -> None:
         outgoing += targets - loops
 
 
-def _describe_column(column: FeatureColumn, values: Floats | Codes) -> NumericDescription | CategoricalDescription:
+def _describe_column(
+    column: FeatureColumn, values: Floats | Codes, settings: TableSettings, base: Path
+) -> NumericDescription | CategoricalDescription:
     if not isinstance(column.feature, NumericFeatures):
         missing, other = int((values == MISSING).sum()), int((values == OTHER).sum())
         counts = _count_by_name(values.astype(np.int32, copy=False), column.feature.categories)
-        return CategoricalDescription(column.name, missing, counts, other)
+        found = {each.strip() for each in read_values(settings, base, column.name).values()} if other else set[str]()
+        return CategoricalDescription(column.name, missing, counts, other, len(found - {*column.feature.categories}))
     scale = column.feature.scale
     cut = 0 if scale is None else int(((values < scale.low) | (values > scale.high)).sum())
     return replace(_describe_numbers(column.title, values), cut=cut, ranges=scale is not None)

@@ -76,6 +76,8 @@ class EdgeTable:
         rows: int64 [relations], rows read of each; ``dropped``: of these, left out because of an unknown id.
         other: rows left out because their relation is not listed; ``outside``: because of their time.
         crowded: shared values that join none, since more nodes have them than may.
+        repeated: rows of a node and a shared value that an earlier row has, and that add nothing.
+        valueless: rows without a shared value, which join none.
         strangers: column → some of its ids that the node table lacks.
     """
 
@@ -92,6 +94,8 @@ class EdgeTable:
     other: int
     outside: int = 0
     crowded: int = 0
+    repeated: int = 0
+    valueless: int = 0
     strangers: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
@@ -155,14 +159,15 @@ class _EdgeReader:
     def read_shared(self) -> EdgeTable:
         """Join every two nodes with the same value, once for each value that at most ``at_most`` nodes have."""
         settings, ids = self.settings, self.ids
-        rows = dropped = outside = 0
+        rows = dropped = outside = valueless = 0
         nodes, values = [np.empty(0, np.int64)], [pa.array([], pa.string())]
         for raw, left_out in self._batches():
             (codes,) = self._look_up_nodes(raw["source"])
             rows, outside = rows + len(codes), outside + left_out
             dropped += int((codes < 0).sum())
             text = raw["shared"].text()
-            kept = (codes >= 0) & ~is_null(text)
+            known, kept = codes >= 0, (codes >= 0) & ~is_null(text)
+            valueless += int(known.sum() - kept.sum())
             nodes.append(codes[kept].astype(np.int64))
             values.append(text.filter(pa.array(kept)))
         value = pc.dictionary_encode(pa.concat_arrays(values)).indices.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -188,6 +193,8 @@ class _EdgeReader:
             dropped=np.array([dropped]),
             outside=outside,
             crowded=int((sizes > settings.at_most).sum()),
+            repeated=rows - dropped - valueless - len(held),
+            valueless=valueless,
             strangers=self.strangers,
         )
 

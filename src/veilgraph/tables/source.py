@@ -546,7 +546,10 @@ def _parse_formats(column: Column, text: pa.StringArray, written: str | Sequence
     times = pc.coalesce(*(pc.strptime(text, format=each, unit="us", error_is_null=True) for each in formats))
     rule = f"is no date of format {' or '.join(map(repr, formats))}"
     column.refuse_any(is_null(times) & ~is_null(text), rule, "mend it, or set another format")
-    return _to_numpy(times)
+    found = _to_numpy(times)
+    short = found < np.datetime64("0100-01-01")  # strptime takes two digits for a year of the first century
+    column.refuse_any(short, "has a year of two digits", "write four, or set format with %y in place of %Y")
+    return found
 
 
 def _to_numpy(times: pa.Array) -> Times:

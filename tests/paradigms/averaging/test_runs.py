@@ -160,7 +160,7 @@ REFUSED: dict[str, tuple[Settings, About]] = {
         {"averaging": {"rule": {"name": "fedsgd"}}},
         {"key": "averaging.local_epochs", "value": 2},
     ),
-    "rule": ({"averaging": {"rule": {"name": "median"}}}, {"key": "averaging.rule"}),
+    "rule": ({"averaging": {"rule": {"name": "median"}}}, {"key": "averaging.rule.name", "value": "median"}),
     "another rule's": ({"averaging": {"rule": {"name": "fedavg", "mu": 1.0}}}, {"key": "averaging.rule.fedavg.mu"}),
     "fanout": ({"model": {"local": {"fanout": 3}}}, {"key": "local.fanout", "value": 3}),
     "class weights of links": (

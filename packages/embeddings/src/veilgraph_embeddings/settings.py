@@ -13,7 +13,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
-from veilgraph.core.settings import NAME_PATTERN, Settings, config_errors, named_in
+from veilgraph.core.settings import Settings, config_errors, named_in
+from veilgraph.core.validation import NAME_PATTERN
 from veilgraph.core.yaml_file import read_yaml, yaml_bytes
 from veilgraph.graph.settings import DATASETS, DESCRIBED, PARTY_FILE_SUFFIXES, Described
 from veilgraph_embeddings.attackers import FAMILIES

@@ -23,7 +23,8 @@ from veilgraph_wizard import (
 
 with deferred():
     from veilgraph.protocol.aligning import match_rates
-    from veilgraph.protocol.job_file import parse_job, read_job
+    from veilgraph.protocol.job_file import parse_job
+    from veilgraph.protocol.limits import LimitSettings
     from veilgraph.protocol.paradigm import paradigm_of
     from veilgraph.protocol.party_settings import PartySettings, parse_party_text, read_party_settings
     from veilgraph.samples.organisations import accepting
@@ -34,6 +35,8 @@ with deferred():
     from veilgraph_wizard.sampling import sample
 
 _EPSILON: Final = 4.0
+_MAJORITY: Final = "majority"
+"""What --accept names beside paradigms: that a holder deals."""
 _MOST_NEIGHBOURS: Final = 1000
 """In a draft: of no tables, for the largest degree that they have would tell of one node."""
 _MAX_DELTA: Final = 1e-6  # enough for tables of fewer than a million pairs of nodes; sealed jobs have no δ
@@ -85,8 +88,9 @@ def init_command(
         --duplicates: Which of several rows of one id counts; refuse: none may repeat.
         --ends SOURCE:TARGET: The ends of a file of edges; may be given several times.
         --directed: Whether edges lead from the source to the target alone.
-        --accept PARADIGM: Accept what a default job of it reveals, as sealed; may be given several times. Default:
-            vertical. What averaging.symbols reveal --protect label accepts, where tables are a union's.
+        --accept NAME: Accept what a default job of a paradigm reveals, as sealed; or majority: that a holder deals
+            random numbers (trust: majority). May be given several times. Default: vertical. What averaging.symbols
+            reveal --protect label accepts, where tables are a union's.
         --range COLUMN:LOW:HIGH (ranges): Numbers that a column can have, which become 0 to 1; may be given several
             times.
         --protect: What an ε is to be about: features are then made of a node's own row alone, or weights of an edge's,
@@ -142,12 +146,13 @@ def init_command(
 
 
 def _limits(
-    paradigms: Sequence[str], protect: Protected | None, epsilon: float | None, most_neighbours: int, *, joined: bool
+    accepted: Sequence[str], protect: Protected | None, epsilon: float | None, most_neighbours: int, *, joined: bool
 ) -> str:
-    """What a party file accepts of default jobs of some paradigms, and its limit for life; else nothing.
+    """What a party file accepts of default jobs of some paradigms, whom it trusts to deal, and its limit for life.
 
     A name that a job's ε bounds need not be accepted. ``joined``: edges may end at other holders' nodes.
     """
+    paradigms = [each for each in accepted if each != _MAJORITY]
     drafted = {"holders": ["A", "B"], "label_holder": "A", "feature_scaling": "standard"}  # as ``init`` writes them
     # Of a sealed job scores too: what ``init`` writes where classes are two; of a union both ways to have edges across.
     more: dict[str, object] = {"paradigm": "union", "across": "C", "data": {**drafted, "holders": ["A", "B", "C"]}}
@@ -171,6 +176,8 @@ def _limits(
         jobs = [parse_job({"paradigm": "sealed", **noised}, "--protect")]
         comments = ["# leakage: what a sealed job with noise on training records reveals beside them"]
     limits: dict[str, object] = dict(accepting(*jobs).get("limits", {})) if jobs else {}
+    if _MAJORITY in accepted:
+        limits["trust"] = [*LimitSettings().trust, _MAJORITY]
     if protect is not None:
         comments.append("# max_epsilon: of all that is ever released, over all jobs: docs/explanation/privacy.md")
         relation = "replacement" if protect in ("edge", "label") else "zero-out"  # which a job of replacement keeps
@@ -247,12 +254,14 @@ def init_job_command(
         None if protect is None else ProtectedJob(protect, _EPSILON if epsilon is None else epsilon, joined),
         trust,
     )
-    write_whole(out, drafted.text.encode())
     try:
-        for said in match_rates(read_job(out)):
+        for said in match_rates(parse_job(yaml.safe_load(drafted.text), str(out))):
             echo(said)
-    except DataError as error:  # of a table; the job file is as good
-        echo(f"how many ids are common to all holders is not known: {error}")
+    except DataError as error:
+        if error.code == "no-common-id":
+            raise
+        echo(f"to mend before training: {error}")  # the job file is as good
+    write_whole(out, drafted.text.encode())
     for decision in drafted.decisions:
         echo(f"to decide: {decision}")
     if paradigm is None and drafted.shows:

@@ -216,7 +216,7 @@ class _Drafting:
             "nothing": "no row has a value",
             "constant": "" if kept else "all rows have the same value",
             "identifier": "nearly every row has a number of its own",
-            "text": "too many rows have a text of their own",
+            "text": column.unread_dates or "too many rows have a text of their own",
         }
         return reasons.get(self._kind(column), "")
 
@@ -240,6 +240,13 @@ class _Drafting:
             )
             return f"# - {{columns: {name}, categories: [...], missing: category, other: zero}}  # decide: which"
         known = "category" if missing else "error"
+        counted = sum(value.strip() in column.levels for value in column.known)
+        if rest := len(column.distinct) - len(column.levels):
+            self._decide(
+                f"{column.name}: are {len(column.levels)} of its {len(column.distinct)} values enough as categories? "
+                f"The other {rest} are in {len(column.known) - counted} of {len(column.known)} rows, and count as "
+                "none; name more of them under categories"
+            )
         values = ", ".join(map(_text, column.levels))
         return f"- {{columns: {name}, categories: [{values}], missing: {known}, other: zero}}"
 
@@ -269,7 +276,7 @@ class _Drafting:
             self._decide("dates: which day do features count from, and tell of? (--as-of)")
         if len(column.formats) > 1:
             unsettled.append(f"which format: {' or '.join(column.formats)}")
-            self._decide(f"date {name}: is it written {' or '.join(column.formats)}?")
+            self._decide(f"date {name}: is it written {' or '.join(column.formats)}? Else change its format")
         comment = f"  # decide: {', and '.join(unsettled)}" if unsettled else ""
         known = self._filled(missing)
         return f"- {{columns: {name}, date: {{days_since: {since}{_format(column)}}}{known}}}{comment}"
@@ -379,7 +386,18 @@ class _Drafting:
             return
         if edges.is_shared:
             lines.append("at_most: 50  # who has the same value is joined, unless so many have it")
-            self._decide(f"edges: are customers who share {edges.target.name!r} to be joined, if at most 50 have it?")
+            self._decide(
+                f"edges.at_most: are customers who share {edges.target.name!r} to be joined, if at most 50 have it? "
+                f"Else change at_most, or draft without {edges.sample.path.name}"
+            )
+        taken = {id(each) for each in (edges.source, edges.target, edges.weight, edges.relation, *edges.dates)}
+        numbers = [each for each in edges.sample.columns if each.written == "number" and id(each) not in taken]
+        if numbers and edges.weight is None and not edges.is_shared:
+            names = ", ".join(each.name for each in numbers)
+            self._decide(
+                f"edges.weight: {edges.sample.path.name} has {names}, which counts for nothing; does it say how strong "
+                "an edge is? Then name it there"
+            )
         if edges.weight is not None:
             line = f"weight: {{column: {_text(edges.weight.name)}, scale: log}}"
             counts = "  # left out: every edge counts once where an ε is of edges"

@@ -28,7 +28,10 @@ _ENDS: Final = (
     ("von", "nach"),
     ("a", "b"),
 )
-_HOLDERS: Final = re.compile(r"[_ -]?(bank|bic|institution|holder)[_ -]?", re.I)
+_HOLDERS: Final = re.compile(
+    r"[_ -]?(bank|bic|institution|holder|marketplace|platform|company|organi[sz]ation|operator|hospital|insurer)[_ -]?",
+    re.I,
+)
 _LABELS: Final = re.compile(
     r"(is[_ -]?)?(label|fraud|fraudulent|laundering|default|defaulted|churn|churned|class|y)", re.I
 )
@@ -125,11 +128,12 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
     for each in rest:
         if each.path not in taken:
             _check_unique(each, choices.id)
+            first_two = ":".join(column.name for column in each.columns[:2])
             raise DataError(
                 f"{each.path}: is neither of nodes, with an id that differs in every row{_not_quite(each)}, nor of "
-                "edges, with columns named as source and target, or from and to; name its ids (--id COLUMN) or the "
-                "ends of its edges, as in --ends buyer:seller, or leave it out and write its part of the party file by "
-                "hand (docs/guides/tables.md)"
+                "edges, with columns named as source and target, or from and to; name its ids (--id COLUMN), or both "
+                f"ends of an edge, or an id and what several share, as in --ends {first_two}; or leave it out and "
+                "write its part of the party file by hand (docs/guides/tables.md)"
             )
     if not nodes and edges and all(each.holders is not None for each in edges):
         return Guess((), None, None, None, tuple(edges), alike=False)
@@ -137,7 +141,8 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
         said = ", ".join(f"{each.sample.path.name} by {each.source.name!r} and {each.target.name!r}" for each in edges)
         taken_for = f" (taken for edges: {said}; rename columns that are no ends)" if said else ""
         raise DataError(
-            f"{samples[0].path}: none of the files is of nodes{taken_for}; give one with a row per node and its id"
+            f"{samples[0].path}: none of the files is of nodes{taken_for}; give one with a row per node and its id, "
+            "or, of edges alone, two columns of whose nodes their ends are, called as payer_bank and payee_bank"
         )
     if choices.id is not None:
         nodes[0] = _identified(nodes[0], choices.id)
@@ -257,18 +262,20 @@ def _has(sample: Sample, *names: str) -> bool:
     return {*names} <= {column.name for column in sample.columns}
 
 
+def _other_end(name: str, first: str, second: str) -> str | None:
+    """What a column is called beside one of a name with the word ``first``, as payer_id; None where it has not."""
+    if name == first or name.startswith(f"{first}_"):
+        return second + name.removeprefix(first)
+    return name.removesuffix(first) + second if name.endswith(f"_{first}") else None
+
+
 def _as_edges(sample: Sample, ends: Sequence[tuple[str, str]]) -> Edges | None:
     named = {column.name: column for column in sample.columns}
     pairs = [(named[one], named[other]) for one, other in ends if _has(sample, one, other)]
     across = sides(sample, next((each for each in ends if _has(sample, *each)), None))
     by_name = {name.strip().lower(): column for name, column in named.items()}
-    pairs += [
-        (by_name[name], by_name[name.replace(first, second)])
-        for first, second in _ENDS
-        for name in by_name
-        if (name == first or name.startswith(f"{first}_") or name.endswith(f"_{first}"))
-        and name.replace(first, second) in by_name
-    ]
+    found = ((name, _other_end(name, *words)) for words in _ENDS for name in by_name)
+    pairs += [(by_name[name], by_name[other]) for name, other in found if other in by_name]
     if across is not None and (not pairs or _holders(*pairs[0], sample.columns) is None):
         pairs = [across[0]]
     if not pairs:
@@ -333,7 +340,8 @@ def _as_shared(sample: Sample, known: set[str]) -> Edges | None:
         if each.known and 2 * sum(plain(one) in known for one in each.known) >= len(each.known)
     ]
     values = [each for each in sample.columns if each not in users and len(each.distinct) < len(each.known)]
-    values = [each for each in values if _SHARED.search(each.name) or each.written == "text"]
+    worded = [each for each in values if each.written in ("text", "category") and not each.has_few]
+    values = [each for each in values if _SHARED.search(each.name) or each in worded]
     if not users or not values:
         return None
     value = next((each for each in values if _SHARED.search(each.name)), values[0])

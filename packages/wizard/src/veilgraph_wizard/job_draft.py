@@ -28,7 +28,7 @@ _SHOWS: Final = (
     "the server sees sums of embeddings and gradients, which sealed jobs open to nobody; these reached about as much, "
     "or more, on the data sets of README.md"
 )
-_RANKED: Final = "what the best epoch has the best of on the validation nodes: of two classes, one of them rare"
+_RANKED: Final = "what the best epoch has the best of on the validation nodes: of two classes, of which one may be rare"
 _MARGINS: Final = "what the label holder learns of a node: a score, to rank by; classes: less, the class alone"
 _OWN_MARGINS: Final = "what each holder learns of its own nodes: a score, to rank by; classes: less, the class alone"
 _OPEN: Final = f"{_SHOWS}: choose it by veilgraph init --paradigm sealed"
@@ -259,10 +259,15 @@ def _refused(job: JobSettings, here: Mapping[Path, PartySettings]) -> list[str]:
         for path, holder in holders.items()
     }
     refused = [(path, said) for path, said in found.items() if said]
-    # It settles the names of default jobs alone.
-    by_paradigm = f" (to accept it, draft the file again: veilgraph data init … --accept {job.paradigm} --replace)"
-    hints = ["" if adds_noise(job) or "limits.leakage" not in said else by_paradigm for _, said in refused]
-    return [f"{path} refuses such a job{hint}: {said}" for (path, said), hint in zip(refused, hints, strict=True)]
+    return [f"{path} refuses such a job{_to_accept(job, said)}: {said}" for path, said in refused]
+
+
+def _to_accept(job: JobSettings, refusal: str) -> str:
+    """How to draft a party file that accepts a job, in parentheses; empty where no option of ``data init`` does."""
+    names = [job.paradigm] if "limits.leakage" in refusal and not adds_noise(job) else []  # it is of default jobs
+    names += ["majority"] if "limits.trust" in refusal else []
+    options = " ".join(f"--accept {each}" for each in names)
+    return f" (to accept it, draft the file again: veilgraph data init … {options} --replace)" if names else ""
 
 
 def _text(content: Mapping[str, Any], comments: Mapping[str, str]) -> str:

@@ -34,11 +34,14 @@ ROWS: Final = 1000
 _MARKERS: Final = frozenset({"NA", "N/A", "n/a", "NULL", "null", "None", "NaN", "nan", "-", "?"})
 _GUESSED: Final = "cp1252"
 _FORMATS: Final = (
-    *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d"),
-    *("%Y/%m/%d %H:%M", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S"),
+    *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y"),
+    *("%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y"),
+    *("%Y/%m/%d %H:%M", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M"),
 )
-_DAYS: Final = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
+_DAYS: Final = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
 """ISO, where other formats stand beside it."""
+_SWAPPED: Final = ({"%d/%m/%Y", "%m/%d/%Y"}, {"%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M"})
+_SHORT_YEAR: Final = re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{2}")
 _ISO: Final = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__")
 _ISSUED: Final = re.compile(r"(.*[_ .-])?(id|key|no|nr)|.*(phone|telefon|iban|account|konto|nummer|number).*", re.I)
@@ -92,16 +95,37 @@ class SampledColumn:
     @cached_property
     def mixed(self) -> tuple[str, ...]:
         """Formats of which every value has one; empty where one is enough, or a value could be of two."""
-        if not all(any(map(str.isdigit, value)) for value in self.distinct):
-            return ()
-        fits = [  # a format after the other: strptime compiles one anew where more than five take turns
-            (each, {value for value in self.distinct if _is_date(value, each)}) for each in (*_DAYS, *_FORMATS)
-        ]
-        of = [[each for each, values in fits if value in values] for value in self.distinct]
+        of = self._fitting.values()
         sure = {fit[0] for fit in of if len(fit) == 1}
-        of = [fit if len(fit) < 2 else [each for each in fit if each in sure] for fit in of]
-        doubtful = {"%d/%m/%Y", "%m/%d/%Y"} <= sure or not all(len(fit) == 1 for fit in of)
-        return () if doubtful else tuple(sorted(sure))
+        settled = all(len(fit) == 1 or sum(each in sure for each in fit) == 1 for fit in of)
+        return tuple(sorted(sure)) if settled and not any(sure.issuperset(each) for each in _SWAPPED) else ()
+
+    @cached_property
+    def _fitting(self) -> dict[str, tuple[str, ...]]:
+        """Each value → the formats by which it is a date."""
+        digits = {value for value in self.distinct if any(map(str.isdigit, value))}
+        if 2 * len(digits) < len(self.distinct):
+            return dict.fromkeys(self.distinct, ())
+        fits = [  # a format after the other: strptime compiles one anew where more than five take turns
+            (each, {value for value in digits if _is_date(value, each)}) for each in (*_DAYS, *_FORMATS)
+        ]
+        return {value: tuple(each for each, values in fits if value in values) for value in self.distinct}
+
+    @property
+    def unread_dates(self) -> str:
+        """Why no format can be said of values that are dates for the greater part; empty where they are none."""
+        if self.known and all(_SHORT_YEAR.fullmatch(value) for value in self.distinct):
+            return "its dates have years of two digits: write four"
+        rows = Counter(self._fitting[value.strip()] for value in self.known)
+        if self.formats or self.mixed or 2 * rows[()] >= len(self.known):
+            return ""
+        odd = next((value for value, fit in self._fitting.items() if not fit), "")
+        of = [f"{count} as {' or '.join(fit)}" for fit, count in rows.most_common() if fit]
+        of += [f"{rows[()]} in no known way ({odd!r})"] * bool(rows[()])
+        return (
+            "its dates are written in several ways, and some can be read as two days or as none "
+            f"({', '.join(of)}, of {len(self.known)} rows looked at): write all in one way"
+        )
 
     @property
     def days(self) -> tuple[date, ...]:

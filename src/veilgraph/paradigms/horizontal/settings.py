@@ -20,15 +20,15 @@ from veilgraph.protocol.preset import Choice, JobContent
 
 def same_columns(said: JobContent, *, classes: bool) -> Iterator[Choice]:
     """Preset choices that suit the data of holders of the same columns; ``classes``: the task predicts classes."""
-    if said.get("data.dataset") in OF_WORDS:
+    if said.name("data.dataset") in OF_WORDS:
         yield Choice("data.feature_scaling", "row", "words of one unit, few of them at a node")
     else:
         yield Choice("data.feature_scaling", "standard", "columns have units of their own")
     if not classes:
         return
-    yield Choice("train.select_by", "auc", "accuracy says little of rare classes")
+    yield Choice("train.select_by", "auc", "a class may be rare, and accuracy says little of it then")
     if said.get("label_privacy") is None:  # the classes' shares are private
-        yield Choice("train.class_weights", "balanced", "a rare class counts as much as another")
+        yield Choice("train.class_weights", "balanced", "a class may be rare, and counts as much as another then")
 
 
 _FEW: Final = "few nodes have labels"
@@ -138,7 +138,7 @@ class HorizontalJob(JobSettings):
         yield Choice("model.server.batch_norm", True, "maxima over neighbours grow with degrees and layers")
         classes = said.get("horizontal.task.name", "classes") == "classes"
         yield from same_columns(said, classes=classes)
-        if classes and said.get("data.dataset") not in OF_WORDS:
+        if classes and said.name("data.dataset") not in OF_WORDS:
             yield Choice(
                 "model.update", "concat", "a node's own columns and its neighbours' maxima tell different things"
             )

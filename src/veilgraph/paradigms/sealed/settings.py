@@ -236,21 +236,23 @@ class SealedJob(JobSettings):
             yield Choice("train.select_by", "last", "nothing is told of how steps do", needed=True)
             yield Choice("train.epochs", 1, "there is one sum, and no step", needed=True)
             yield Choice("train.checkpoint_every", 1, "a session that was cut off goes on with the sum", needed=True)
-            yield Choice("data.feature_scaling", "length" if said.get("data.dataset") in OF_WORDS else "none", _OWN_ROW)
+            yield Choice(
+                "data.feature_scaling", "length" if said.name("data.dataset") in OF_WORDS else "none", _OWN_ROW
+            )
             return
-        if said.get("data.dataset") not in OF_WORDS:
+        if said.name("data.dataset") not in OF_WORDS:
             yield Choice("data.feature_scaling", "standard", "columns have units of their own")
         if said.get("privacy") is not None or said.get("dealer_checks"):
             yield Choice("train.select_by", "last", "nothing is told of how steps do", needed=True)
-        elif said.get("data.dataset") not in OF_WORDS - {"github"}:
-            yield Choice("train.select_by", "auc", "accuracy says little of rare classes")
-        if said.get("data.dataset") in OF_WORDS - {"facebook", "github"}:  # half of their nodes train: more steps help
+        elif said.name("data.dataset") not in OF_WORDS - {"github"}:
+            yield Choice("train.select_by", "auc", "a class may be rare, and accuracy says little of it then")
+        if said.name("data.dataset") in OF_WORDS - {"facebook", "github"}:  # half of their nodes train: more steps help
             yield Choice("train.epochs", 120, "three trials of 40 steps")
             if said.get("trust") == "nobody":
                 yield Choice("train.evaluate_every", 40, "an evaluation of all nodes costs most of all")
             else:
                 yield Choice("train.evaluate_every", 20, "two evaluations of a trial")
-        yield Choice("train.class_weights", "balanced", "a rare class counts as much as another")
+        yield Choice("train.class_weights", "balanced", "a class may be rare, and counts as much as another then")
 
     @model_validator(mode="after")
     def _check_dealing(self) -> Self:

@@ -33,8 +33,8 @@ _DENSE: Final = (
     Choice("model.local.normalize", False, "how large an embedding is tells something"),
     Choice("model.server.activation", "relu", _PASSES),
     Choice("train.weight_decay", 1e-2, "few nodes have labels"),
-    Choice("train.select_by", "auc", "accuracy says little of rare classes"),
-    Choice("train.class_weights", "balanced", "a rare class counts as much as another"),
+    Choice("train.select_by", "auc", "a class may be rare, and accuracy says little of it then"),
+    Choice("train.class_weights", "balanced", "a class may be rare, and counts as much as another then"),
     Choice("train.epochs", 120, _EPOCHS),
     Choice("train.evaluate_every", 2, "an evaluation is as much traffic as half a step"),
     Choice("train.patience", 15, "evaluations are every second epoch"),
@@ -95,7 +95,7 @@ class VerticalJob(JobSettings):
         """Preset choices that suit the job's data: few dense columns, or many sparse ones as of words."""
         both = ("train.evaluate_every", "train.patience")  # each counts by the other
         apart = set[str](both if any(key in said for key in both) else ())
-        usual = "row" if said.get("data.dataset") in OF_WORDS else "standard"
+        usual = "row" if said.name("data.dataset") in OF_WORDS else "standard"
         offered = _SPARSE if said.get("data.feature_scaling", usual) == "row" else _DENSE
         apart |= _unsuited_presets(said)
         yield from (choice for choice in offered if choice.key not in apart)

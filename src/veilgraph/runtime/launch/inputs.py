@@ -15,8 +15,8 @@ from torch import Tensor
 from veilgraph.core.arguments import check_mapping, path_of, wrong_type
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
-from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.core.validation import NAME_PATTERN
 from veilgraph.core.yaml_file import yaml_bytes
 from veilgraph.graph.federation import check_names
 from veilgraph.graph.party import PartyGraph, checked_ids, load_party, load_party_ids, save_party

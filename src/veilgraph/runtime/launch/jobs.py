@@ -31,6 +31,7 @@ from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
 from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
 from veilgraph.nn.local.build import CustomModel
+from veilgraph.protocol.aligning import check_alike
 from veilgraph.protocol.costs import REPEATED, size_of
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import JOBS
@@ -205,6 +206,7 @@ def train(
         if profile:
             write_trace(run.party(party).trace_path, [], {})  # which every later training of the party renews
     with _discarded_if_refused(run):
+        check_alike(run.settings)
         return _train(run, "train", options)
 
 
@@ -292,6 +294,7 @@ def align(
     settings = inputs.settings
     run = _create_run(out, inputs, private_seeds=False, warns=parties is not None)
     with _discarded_if_refused(run):
+        check_alike(run.settings)
         _run(run, "align", options)
     graphs = {name: load_party(run.party(name).graph_path) for name in settings.data.names}
     counts = {name: graph.num_nodes if settings.is_aligned else graph.common for name, graph in graphs.items()}

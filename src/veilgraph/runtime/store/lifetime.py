@@ -21,8 +21,8 @@ from pydantic import BaseModel
 from veilgraph.core.arguments import check_mapping, path_of, wrong_type
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import private_folder, resolve_unlinked, run_errors, write_whole
-from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.core.types import PartyId
+from veilgraph.core.validation import NAME_PATTERN
 from veilgraph.core.yaml_file import read_yaml
 from veilgraph.graph.party import pack_ids, saved_name, unpack_ids
 from veilgraph.privacy.ledger_files import FILE, Marks

@@ -23,6 +23,7 @@ from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.files import append, os_errors_as, sync_folder
 from veilgraph.core.settings import Exact
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.core.validation import rule_of
 from veilgraph.link.identity import Trust
 from veilgraph.link.statement import RECORDS, Countersignature, Extent, Statement
 from veilgraph.runtime.store.run_directory import RunDirectory
@@ -98,7 +99,7 @@ def _parse_evidence(path: Path, lines: Sequence[bytes]) -> EvidenceContent:
             line = _Line.model_validate_json(text)
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
-            raise RunError(f"{path}, line {number}: not a line of evidence ({problem['msg']}); {_WAY_OUT}") from error
+            raise RunError(f"{path}, line {number}: not a line of evidence ({rule_of(problem)}); {_WAY_OUT}") from error
         if (line.begins is not None) != (number == 1):
             raise RunError(f"{path}, line {number}: the first line, and no other, says whose file it is; {_WAY_OUT}")
         if line.begins is not None:
