@@ -130,5 +130,8 @@ class IdealEnd:
     def gate(self, bit: Tensor, number: Tensor) -> Tensor:
         return self._ask("gate", (bit, number), lambda one, other: (one[0] ^ other[0]) * (one[1] + other[1]))
 
-    def negative(self, share: Tensor) -> Tensor:
-        return self._ask("negative", share, lambda one, other: one + other < 0, bits=True)
+    def negative(self, share: Tensor, bits: int = 64) -> Tensor:
+        def below(one: Tensor, other: Tensor) -> Tensor:
+            return (one + other) >> (bits - 1) & 1 == 1
+
+        return self._ask("negative", share, below, bits=True)

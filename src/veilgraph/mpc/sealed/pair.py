@@ -25,6 +25,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import NOBODY, Link, PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
+from veilgraph.mpc.sealed.comparison import SHORT_BITS
 from veilgraph.mpc.sealed.correlations import Holder, Operation, Result, encoded
 from veilgraph.mpc.sealed.hops import HiddenGraph, Hide
 from veilgraph.mpc.sealed.machine import Machine
@@ -89,8 +90,8 @@ class Together(Protocol):
     def gate(self, bit: Tensor, number: Tensor, /) -> Tensor:
         """A bit times a number."""
 
-    def negative(self, share: Tensor, /) -> Tensor:
-        """Whether a number of Z_2^64 is below zero: a bit."""
+    def negative(self, share: Tensor, bits: int = 64, /) -> Tensor:
+        """Whether a number of Z_2^``bits`` is below zero: a bit. Higher bits of shares do not count."""
 
 
 class PairMachine(Machine):
@@ -268,8 +269,13 @@ class PairMachine(Machine):
 
     @override
     def negative(self, wire: Wire, whole_bits: int | None = None) -> Bit:
-        """Compare all bits: a bound on entries saves two holders no round."""
-        share = self._together.arithmetic(self._together.negative(self._own(wire)))
+        """Compare the bits that a bound on entries leaves, and 64 without one."""
+        sign = 63 if whole_bits is None else min(63, whole_bits + wire.bits)
+        shift = 0 if whole_bits is None else max(0, sign - SHORT_BITS)
+        own = self._own(wire)
+        # One share is rounded down and the other one up, so that what is not below zero is never found to be.
+        cut = own >> shift if self._leads else -(-own >> shift)
+        share = self._together.arithmetic(self._together.negative(cut, sign - shift + 1))
         return Bit(torch.zeros((), dtype=torch.bool, device=share.device).expand(share.shape), share)
 
     @override

@@ -136,5 +136,5 @@ class _Counted:
     def gate(self, bit: Tensor, number: Tensor) -> Tensor:
         return self._result(bits.gate_exchanges(number.numel()), number.shape)
 
-    def negative(self, share: Tensor) -> Tensor:
-        return self._result(bits.negative_exchanges(share.numel()), share.shape, torch.bool)
+    def negative(self, share: Tensor, width: int = 64) -> Tensor:
+        return self._result(bits.negative_exchanges(share.numel(), width), share.shape, torch.bool)
