@@ -16,7 +16,7 @@ from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.randomness import Keystream
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.pair.entries import plan_of, plan_scale
-from veilgraph.mpc.pair.lattice import DEGREE, FLOOD_BITS, MODULUS_BITS, TAIL, Owner, Responder, scheme
+from veilgraph.mpc.pair.lattice import DEGREE, FLOOD_BITS, MISS_BITS, MODULUS_BITS, TAIL, Owner, Responder, scheme
 from veilgraph.mpc.pair.packing import pack, packed_words, unpack
 from veilgraph.mpc.pair.polynomials import words
 from veilgraph.mpc.pair.products import plan_hop, plan_matmul
@@ -28,9 +28,8 @@ SCHEMES = [
     plan_hop((2708, 2708, 140), 32).scheme,
     plan_hop((2708, 2708, 7), 64).scheme,
     plan_hop((2708, 2708, 1120), 32, 14).scheme,
-    plan_scale(2708, 1000).scheme,
-    plan_of(2, 8192, 64).scheme,
 ]
+HALVES = [plan_scale(2708, 1000).scheme, plan_of(4, 8192, 53).scheme, plan_of(256, 8192, 64).scheme]
 
 
 class Secrets:
@@ -85,6 +84,21 @@ def test_schemes_are_secure_and_large_enough(form):
     flood = 2.0**form.flood_bits * form.modulus / form.ring.modulus
     assert flood * (1 + 2.0**-FLOOD_BITS) + rounding < 1 / 2
     assert prod(form.small_ring.primes) > 2 ** (form.answer_bits + 1) * form.degree
+
+
+@pytest.mark.parametrize("form", HALVES)
+def test_schemes_of_halves_are_secure_and_large_enough(form):
+    rows = {HALVES[0]: 1, HALVES[1]: 4, HALVES[2]: 256}[form]
+    assert form.flood_bits == 0
+    assert form.ring.modulus.bit_length() <= MODULUS_BITS
+    assert security(form.degree, log2(form.ring.modulus)) >= 128
+    count, largest = rows * form.degree, form.modulus / 2
+    noise = TAIL * sqrt(10.5) * (sqrt(count * largest**2) + 2 * sqrt(form.degree)) + count * largest / 2
+    rounding = sqrt(form.degree * 2 / 3 / 12) * sqrt(2 / pi)  # E|Σ of N rounding errors, two thirds of which count|
+    assert noise * form.modulus / form.ring.modulus <= 2.0 ** -(MISS_BITS - 0.01)
+    assert rounding * form.modulus / 2.0**form.answer_bits <= 2.0**-MISS_BITS
+    assert prod(form.small_ring.primes) > 2 ** (form.answer_bits + 1) * form.degree
+    assert 2 ** (form.answer_bits + 1) * form.degree < 2**127  # which ``integers`` hold
 
 
 PRODUCTS = [(1, 1, 8192), (1, 2000, 3000), (140, 2708, 716), (9, 1, 9000), (3, 40_000, 2)]
@@ -262,6 +276,103 @@ def test_the_second_part_has_noise_of_its_own(transformed, monkeypatch):
         peer.tell(responder.answer((first.copy(), nothing.copy()), place, place[:, None], transformed=transformed))
 
     noise = both(own, respond)[0] * 2.0 ** (74 - form.answer_bits)
+    assert abs((noise**2).mean() / 10.5 - 1) < 0.2
+
+
+def halved(form, times=1):
+    """Shares of 3·x^2 times one encryption, of both: [times, N]; what was meant, what was sent, and 3·x^2·c1."""
+    message = words(Keystream(bytes(32), "messages"), 1, form.degree) % np.uint64(form.modulus)
+    heard = []
+
+    def own(peer):
+        owner = Owner(form, Secrets(1))
+        owner.begin(peer)
+        owner.send(peer, owner.encrypt(message))
+        return np.concatenate([owner.receive_halves(peer, 1, form.modulus) for _ in range(times)])
+
+    def respond(peer):
+        responder, r = Responder(form, Secrets(2), peer), form.ring
+        first, second = responder.receive(peer, 1)
+        weight = np.zeros((1, form.degree), np.uint64)
+        weight[0, 2] = 3
+        plain, shares = r.transform(r.residues(weight)), []
+        for _ in range(times):
+            told, share = responder.halve((r.multiply(first, plain), r.multiply(second, plain)), form.modulus)
+            peer.tell(told)
+            shares.append(share)
+        return np.concatenate(shares), r.untransform(r.multiply(second, plain))
+
+    def keep(message):
+        if message.sender == "B":
+            heard.append(message.tensor.numpy().view(np.uint64))
+
+    got, (shares, second) = both(
+        own, respond, lambda link: RecordedLink(link, keep=keep) if link.party == "A" else link
+    )
+    low = packed_words(form.degree, 64)
+    sent = [
+        unpack(text, 64, form.degree).astype(object)
+        + (unpack(text[low:], form.answer_bits - 64, form.degree).astype(object) << 64)
+        for text in heard
+    ]
+    wanted = 3 * np.concatenate([-message[0, -2:].astype(object), message[0, :-2].astype(object)]) % form.modulus
+    return got, shares, wanted, sent, second
+
+
+@pytest.mark.parametrize("form", HALVES)
+def test_halves_add_up_and_are_uniform(form):
+    got, shares, wanted, sent, _ = halved(form, times=2)
+    for one, other, text in zip(got, shares, sent, strict=True):
+        assert np.array_equal((one.astype(object) + other.astype(object)) % form.modulus, wanted)
+        for values, most in ((one, form.modulus), (other, form.modulus), (text, 1 << form.answer_bits)):
+            counts = np.bincount((values.astype(object) * 64 // most).astype(np.int64), minlength=64)
+            expected = form.degree / 64
+            assert abs(((counts - expected) ** 2 / expected).sum() - 63) < 6 * sqrt(2 * 63)
+    assert abs(np.corrcoef((shares / form.modulus).astype(float))[0, 1]) < 6 / sqrt(form.degree)  # another each time
+
+
+def test_halves_are_wrong_as_rarely_as_the_scheme_says(monkeypatch):
+    monkeypatch.setattr("veilgraph.mpc.pair.lattice.MISS_BITS", miss := 5)
+    form = replace(HALVES[0])  # another, whose answers are not rounded yet
+    modulus = form.modulus
+    got, shares, wanted, *_ = halved(form, times=8)
+    apart = (got.astype(object) + shares.astype(object) - wanted) % modulus
+    wrong = apart != 0
+    assert set(apart[wrong]) <= {1, modulus - 1}
+    rounding = sqrt(form.degree / 18) * sqrt(2 / pi) * modulus / 2.0**form.answer_bits
+    assert abs(wrong.mean() / rounding - 1) < 0.1
+    assert rounding < 2.0**-miss
+
+
+def test_a_half_does_not_show_the_weights(monkeypatch):
+    form = HALVES[0]
+    *_, sent, second = halved(form)
+    assert agreement(form, sent[0], second) < 6 / sqrt(form.degree)
+    # without an encryption of zero beside them, the owner, who knows c1, checks a guess of the weights
+    monkeypatch.setattr(
+        type(form.ring), "ternary", lambda ring, stream, count: ring.residues(np.zeros((count, ring.degree), np.uint64))
+    )
+    *_, sent, second = halved(form)
+    assert agreement(form, sent[0], second) > 0.99
+
+
+def test_a_half_has_noise_of_its_own(monkeypatch):
+    form = replace(HALVES[0], prime_bits=50, primes=2)  # so small that rounding does not hide the noise
+    nothing = np.zeros((1, form.primes, form.degree), np.uint64)
+    monkeypatch.setattr(type(form.ring), "ternary", lambda ring, stream, count: nothing.copy())
+
+    def own(peer):
+        Owner(form, Secrets(1)).begin(peer)
+        heard = peer.hear((form.answer_words(1, 0),), torch.int64).numpy().view(np.uint64)
+        above = unpack(heard[packed_words(form.degree, 64) :], form.answer_bits - 64, form.degree)
+        return unpack(heard, 64, form.degree).astype(object) + (above.astype(object) << 64)
+
+    def respond(peer):
+        peer.tell(Responder(form, Secrets(2), peer).halve((nothing.copy(), nothing.copy()), form.modulus)[0])
+
+    sent = both(own, respond)[0]
+    around_zero = np.where(sent > 1 << form.answer_bits - 1, sent - (1 << form.answer_bits), sent)
+    noise = (around_zero * form.ring.modulus // (1 << form.answer_bits)).astype(float)
     assert abs((noise**2).mean() / 10.5 - 1) < 0.2
 
 

@@ -96,8 +96,13 @@ class IdealEnd:
 
     def inner(self, own: Tensor, bits: int = 64) -> Tensor:
         assert own.ndim == 2
-        assert bits == 64 or not own.numel() or int(own.abs().max()) < 1 << (bits - 1)
-        return self._ask("inner", own, lambda one, other: (one * other).sum(0))
+
+        def multiply(one: Tensor, other: Tensor) -> Tensor:
+            found = (one * other).sum(0)
+            assert bits == 64 or not found.numel() or int(found.abs().max()) < 1 << bits
+            return found
+
+        return self._ask("inner", own, multiply)
 
     def hop(
         self,

@@ -14,7 +14,7 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import Link, PartyId
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.pair import entries, products
-from veilgraph.mpc.pair.bits import Bits
+from veilgraph.mpc.pair.bits import Bits, wraps_exchanges
 from veilgraph.mpc.pair.lattice import Keys, Scheme, key_messages
 from veilgraph.mpc.pair.peer import Exchanges, Peer
 from veilgraph.mpc.pair.products import Side
@@ -52,8 +52,18 @@ class Exchange(Bits):
         return own
 
     def inner(self, own: Tensor, bits: int = WORD_BITS) -> Tensor:
-        """Return a share of Σ_j x_j·y_j of each party's [J, n], numbers with a sign of ``bits``: int64 [n]."""
-        return entries.inner(self._keys, own, bits, encrypts=self._leads == _leader_encrypts(next(self._calls)))
+        """Return a share of Σ_j x_j·y_j of each party's [J, n], below 2^``bits`` in magnitude unless 64: int64 [n]."""
+        found = entries.inner(self._keys, own, bits, encrypts=self._leads == _leader_encrypts(next(self._calls)))
+        return self._lifted(found) if bits <= entries.NARROW_BITS else found
+
+    def _lifted(self, share: Tensor) -> Tensor:
+        """Turn shares modulo a prime p of sums below p/4 into shares modulo 2^64.
+
+        With p/4 added a sum is below p/2. So its shares wrap around exactly if one of them is p/2 or more.
+        """
+        prime, quarter = entries.narrow_prime(), entries.narrow_prime() // 4 * self._leads
+        part = (share + quarter) % prime
+        return part - quarter + prime * (self.wraps(part <= prime // 2) - int(self._leads))
 
     def hop(
         self,
@@ -92,7 +102,8 @@ class ProductCosts:
     def inner(self, terms: int, size: int, bits: int) -> Exchanges:
         """Return what ``inner`` of [terms, size] numbers costs."""
         plan = entries.plan_of(terms, size, bits)
-        return self._exchanges(plan.scheme, plan.messages(), leads=_leader_encrypts(next(self._calls)))
+        lifts = wraps_exchanges(size) if bits <= entries.NARROW_BITS else []
+        return self._exchanges(plan.scheme, plan.messages(), leads=_leader_encrypts(next(self._calls))) + lifts
 
     def hop(
         self, shape: tuple[int, int], columns: int, ring: Literal[32, 64], bits: int, *, matrix_leads: bool

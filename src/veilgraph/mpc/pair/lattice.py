@@ -28,6 +28,13 @@ at most T·√(N/4) + 1 units of 2^-b·t, which b keeps below 2/9. The whole is 
 result is wrong only if a bound on the noise of rounding fails: 2^-71 a coefficient, below 2^-40 for a job of 2^31
 coefficients.
 
+**Halves.** Where all N coefficients are wanted, the second part is sent alone, and nothing is flooded. The owner's
+share is ⌊t/2^b·(second part)·s⌉, the other party's ⌊t/q·(first part)⌉ (Dodis, Halevi, Rothblum and Wichs, CRYPTO 2016,
+lemma 1; Boyle, Kohl and Scholl, Eurocrypt 2019). They add up to m but where the noise carries one of the two over a
+rounding's edge, where a coefficient's share is wrong by 1. As the second part is as good as uniform, this has the
+probability E|noise| / 2^b·t, below 2^-48 by the choice of q and b. The owner learns the second part, as above. It can
+be simulated from a uniform share y: draw v with ⌊t/2^b·v⌉ = y, and divide it by s.
+
 **Security.** N = 8192 with q ≤ 2^218: 128 bits against classical attacks by the table of the Homomorphic Encryption
 Standard (2018) for ternary keys and errors of deviation 3.2. Parties are semi-honest: the owner's public key is taken
 to be well formed.
@@ -61,13 +68,18 @@ FLOOD_BITS: Final = 66
 """log2 of how much wider the flood is than the noise that depends on data."""
 VARIANCE: Final = 10.5
 WORD_BITS: Final = 64
+MISS_BITS: Final = 49
+"""−log2 of the probability that the noise before rounding makes a coefficient of a half wrong; likewise rounding's."""
 TAIL: Final = 10.0
 """T: deviations of a sum of noise that are exceeded with probability 2·exp(−T²/2) = 2^-71."""
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """Degree N, plaintext modulus t, L primes of so many bits, and F: floods are uniform in ±2^F."""
+    """Degree N, plaintext modulus t, L primes of so many bits, and F: floods are uniform in ±2^F.
+
+    F = 0: answers are halves.
+    """
 
     degree: int
     modulus: int
@@ -83,6 +95,8 @@ class Scheme:
     @cached_property
     def answer_bits(self) -> int:
         """b: answers are rounded to multiples of q/2^b."""
+        if not self.flood_bits:  # rounding errors times a ternary key: a deviation of √(N·2/3/12)
+            return ceil(log2(self.modulus) + log2(sqrt(self.degree / 18) + 1) + MISS_BITS)
         return ceil(log2(self.modulus) + log2(4.5 * (TAIL * sqrt(self.degree / 4) + 1)))
 
     @cached_property
@@ -108,15 +122,15 @@ class Scheme:
 
 
 @lru_cache(256)
-def scheme(modulus: int, weight: float, squares: float) -> Scheme:
-    """Choose the smallest scheme for messages modulo t.
+def scheme(modulus: int, weight: float, squares: float, *, halves: bool = False) -> Scheme:
+    """Choose the smallest scheme for messages modulo t, whose answers are ``halves`` or whole.
 
     ``weight``: bound of Σ|w| over all coefficients w of all polynomials that an answer sums up; ``squares``: of Σw².
     Raises ``ConfigError``: the modulus would be larger than is secure.
     """
     noise = TAIL * sqrt(VARIANCE) * (sqrt(squares) + 2 * sqrt(DEGREE)) + weight / 2
-    flood = FLOOD_BITS + ceil(log2(noise))
-    needed = ceil(log2(modulus)) + flood + 2
+    flood = 0 if halves else FLOOD_BITS + ceil(log2(noise))
+    needed = ceil(log2(modulus)) + (MISS_BITS + ceil(log2(noise)) if halves else flood + 2)
     primes = -(-needed // ntt.PRIME_BITS)
     prime_bits = -(-needed // primes)
     if primes * prime_bits > MODULUS_BITS:
@@ -160,21 +174,29 @@ class Owner:
         """Send c0 of ciphertexts."""
         peer.tell(_as_message(pack(first, self.scheme.prime_bits)))
 
-    def receive(self, peer: Peer, count: int, places: Words, modulus: int | None = None) -> Words:
+    def receive(self, peer: Peer, count: int, places: Words) -> Words:
         """Receive answers and decrypt what is at the places: [count, places] modulo t."""
         form, wanted = self.scheme, len(places)
         heard = peer.hear((form.answer_words(count, wanted),), torch.int64).numpy().view(np.uint64)
         size = _wide_words(count * form.degree, form.answer_bits)
         second_hi, second_lo = _unpack_wide(heard[:size], form, (count, form.degree))
         first_hi, first_lo = _unpack_wide(heard[size:], form, (count, wanted))
-        small = form.small_ring
-        products = small.transform(small.wide_residues(second_hi, second_lo, signed=False))
-        key = np.ascontiguousarray(self._key[:, : len(small.primes)])
-        products = small.untransform(small.multiply(products, key))[:, :, places.astype(np.int64)]
-        hi, lo = small.integers(products)
-        return ntt.messages(
-            hi, lo, first_hi, first_lo, form.answer_bits, np.uint64((modulus or form.modulus) % (1 << 64))
-        )
+        products = self._times_key(second_hi, second_lo)[:, :, places.astype(np.int64)]
+        hi, lo = form.small_ring.integers(products)
+        return ntt.messages(hi, lo, first_hi, first_lo, form.answer_bits, np.uint64(form.modulus % (1 << 64)))
+
+    def receive_halves(self, peer: Peer, count: int, modulus: int) -> Words:
+        """Receive answers that are halves, and return this party's share of them: [count, N] modulo t."""
+        form = self.scheme
+        heard = peer.hear((form.answer_words(count, 0),), torch.int64).numpy().view(np.uint64)
+        products = self._times_key(*_unpack_wide(heard, form, (count, form.degree)))
+        return _rounded(*form.small_ring.integers(products), form, modulus)
+
+    def _times_key(self, hi: Words, lo: Words) -> Words:
+        """Multiply what was received by the key: residues of the small ring, [count, L, N]."""
+        small = self.scheme.small_ring
+        products = small.transform(small.wide_residues(hi, lo, signed=False))
+        return small.untransform(small.multiply(products, np.ascontiguousarray(self._key[:, : len(small.primes)])))
 
 
 class Responder:
@@ -205,10 +227,6 @@ class Responder:
         """Draw this party's own share: uniform modulo 2^64."""
         return words(self._own, *shape)
 
-    def draw_polynomials(self, ring: Ring, count: int) -> Words:
-        """Draw uniform polynomials of another ring, for this party's own share."""
-        return ring.uniform(self._own, count)
-
     def answer(
         self,
         sums: tuple[Words, Words],
@@ -216,7 +234,6 @@ class Responder:
         shares: Words,
         *,
         transformed: bool = True,
-        modulus: int | None = None,
     ) -> Tensor:
         """Return the message of results at the places, less the shares [count, places] modulo t.
 
@@ -236,10 +253,25 @@ class Responder:
             polynomials.add(second, polynomials.untransform(zeros[1]))
         polynomials.add(second, polynomials.noise(self._own, len(second)))
         polynomials.add(wanted, self._flood(*shares.shape))
-        polynomials.subtract(wanted, polynomials.scaled(shares, modulus or self.scheme.modulus))
+        polynomials.subtract(wanted, polynomials.scaled(shares, self.scheme.modulus))
         bits = self.scheme.answer_bits
         parts = [_pack_wide(*polynomials.switched(part, bits), bits) for part in (second, wanted)]
         return _as_message(np.concatenate(parts))
+
+    def halve(self, sums: tuple[Words, Words], modulus: int) -> tuple[Tensor, Words]:
+        """Return the message of the half of results that is sent, and this party's share of them: [count, N] modulo t.
+
+        ``sums``: Σ w·c0 and Σ w·c1 [count, L, N], transformed. Both are overwritten.
+        """
+        form, polynomials = self.scheme, self.scheme.ring
+        once = polynomials.transform(polynomials.ternary(self._own, len(sums[0])))
+        first, second = (
+            polynomials.untransform(polynomials.add(part, polynomials.multiply(once, zero)))
+            for part, zero in zip(sums, self._zero, strict=True)
+        )
+        polynomials.add(second, polynomials.noise(self._own, len(second)))
+        message = _as_message(_pack_wide(*polynomials.switched(second, form.answer_bits), form.answer_bits))
+        return message, _rounded(*polynomials.switched(first, form.answer_bits), form, modulus)
 
     def _flood(self, *shape: int) -> Words:
         """Residues of uniform integers in ±2^F."""
@@ -280,6 +312,12 @@ class Keys:
 def key_messages(form: Scheme) -> list[int]:
     """Bytes of the messages by which a party tells its key for a scheme."""
     return [SEED_BYTES, 8 * form.fresh_words(1)]
+
+
+def _rounded(hi: Words, lo: Words, form: Scheme, modulus: int) -> Words:
+    """Return ⌊x·t/2^b⌉ modulo t of integers x of word pairs."""
+    nothing = np.zeros_like(lo)
+    return ntt.messages(hi, lo, nothing, nothing, form.answer_bits, np.uint64(modulus))
 
 
 def _wide_words(count: int, bits: int) -> int:

@@ -64,7 +64,7 @@ class Together(Protocol):
         """What one sends to the other, under masks that are used once: at both, of this shape and dtype."""
 
     def inner(self, own: Tensor, bits: int = 64, /) -> Tensor:
-        """Σ_j x_j·y_j of the first party's x and the second's y, [J, n] of signed numbers of ``bits``: [n]."""
+        """Σ_j x_j·y_j of the first party's x and the second's y, [J, n], below 2^``bits`` unless that is 64: [n]."""
 
     def hop(
         self,
@@ -241,7 +241,8 @@ class PairMachine(Machine):
                 half = 1 << UNIT_BITS - 1
                 whole = torch.tensor([round(factor * 2.0**FACTOR_BITS) for factor in factors])[:, None]
                 told = torch.cat([part * whole + half >> UNIT_BITS for part in (cosines, sines)])
-        return Summands(self._together.inner(told, UNIT_BITS + 2).reshape(wire.shape), SUM_BITS)
+        bits = SUM_BITS + 1 + math.ceil(math.log2(sum(map(abs, factors))))  # a sine times a cosine, twice
+        return Summands(self._together.inner(told, bits).reshape(wire.shape), SUM_BITS)
 
     @override
     def open(self, summands: Summands, shift: int = 0, ring: Ring = 64, *, bits: int | None = None) -> Wire:
