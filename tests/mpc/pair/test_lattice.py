@@ -29,7 +29,7 @@ SCHEMES = [
     plan_hop((2708, 2708, 7), 64).scheme,
     plan_hop((2708, 2708, 1120), 32, 14).scheme,
 ]
-HALVES = [plan_scale(2708, 1000).scheme, plan_of(4, 8192, 53).scheme, plan_of(256, 8192, 64).scheme]
+HALVES = [plan_scale(2708, 1000).scheme, plan_of(4, 8192, 53).scheme, plan_of(64, 8192, 64).scheme]
 
 
 class Secrets:
@@ -88,7 +88,7 @@ def test_schemes_are_secure_and_large_enough(form):
 
 @pytest.mark.parametrize("form", HALVES)
 def test_schemes_of_halves_are_secure_and_large_enough(form):
-    rows = {HALVES[0]: 1, HALVES[1]: 4, HALVES[2]: 256}[form]
+    rows = {HALVES[0]: 1, HALVES[1]: 4, HALVES[2]: 64}[form]
     assert form.flood_bits == 0
     assert form.ring.modulus.bit_length() <= MODULUS_BITS
     assert security(form.degree, log2(form.ring.modulus)) >= 128

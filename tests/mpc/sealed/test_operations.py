@@ -23,7 +23,7 @@ from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
 from veilgraph.link.wrapper import Wrapper
 from veilgraph.mpc import bits as planes
-from veilgraph.mpc.ring import matmul, transposed_matmul
+from veilgraph.mpc.ring import column_products, matmul, transposed_matmul
 from veilgraph.mpc.sealed import functions, hops
 from veilgraph.mpc.sealed.correlations import Holder
 from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, WHOLE_BITS
@@ -99,9 +99,10 @@ def test_shares_add_up_and_are_opened_again(holders: int, size: int, seed: int, 
 @given(HOLDERS, SIZE, SIZE, SIZE, SEED, st.data())
 def test_products(holders: int, rows: int, inner: int, columns: int, seed: int, data: st.DataObject) -> None:
     owners = [data.draw(st.sampled_from([None, *NAMES[:holders]])) for _ in range(2)]
-    kind: Any = data.draw(st.sampled_from([torch.mul, matmul, transposed_matmul]))
+    kind: Any = data.draw(st.sampled_from([torch.mul, column_products, matmul, transposed_matmul]))
     shapes = {
         torch.mul: ((rows, columns), data.draw(st.sampled_from([(rows, columns), (rows, 1), (1, columns)]))),
+        column_products: ((rows, columns), (rows, columns)),
         matmul: ((rows, inner), (inner, columns)),
         transposed_matmul: ((inner, rows), (inner, columns)),
     }[kind]

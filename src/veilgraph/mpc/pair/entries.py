@@ -2,14 +2,14 @@
 
 Modulo a prime t ≡ 1 mod 2N a polynomial stands for N slots, its values at the roots of x^N + 1, and a product of
 polynomials for the products of their slots (Smart and Vercauteren, 2014). One party encrypts its x_j in slots, and the
-other one answers with halves of V = Σ_j x_j·y_j, of at most 2^8 terms: both then have shares modulo t. Where entries
+other one answers with halves of V = Σ_j x_j·y_j, of at most 2^6 terms: both then have shares modulo t. Where entries
 are fewer than slots, several j lie side by side in a polynomial, and parties add their shares of these at home.
 
 Where one party's numbers are factors of rows, ``scale``, it encrypts each once, for all columns of the other's rows.
 
-Three primes t of 58 bits hold that integer, |V| ≤ 2^134. Shares are uniform modulo their product T ≈ 2^174. As integers
+Three primes t of 58 bits hold that integer, |V| ≤ 2^132. Shares are uniform modulo their product T ≈ 2^174. As integers
 around zero they add up to V unless V less one of them is beyond ±T/2, or one is within T·2^-61 of it, as fractions have
-64 bits: a chance of |V|/T + 2^-60, at most 2^-40 an entry, 2^-47 of two terms. A coefficient that halves make wrong
+64 bits: a chance of |V|/T + 2^-60, at most 2^-42 an entry, 2^-47 of two terms. A coefficient that halves make wrong
 (``lattice``) spoils all entries of its polynomial. Shares are taken modulo 2^64 at the end.
 
 Sums known to be below 2^55 need one prime. Its shares add up to V or, where a bit tells it, to V less t (``exchange``).
@@ -33,7 +33,7 @@ from veilgraph.mpc.pair.peer import Peer
 from veilgraph.mpc.pair.polynomials import Ring, primes_below
 
 PRIME_BITS: Final = 58
-MOST_TERMS: Final = 1 << 8
+MOST_TERMS: Final = 1 << 6
 NARROW_BITS: Final = 55
 """log2 of a sum that one prime holds, as four times it is below the prime."""
 _PRIMES: Final = 3  # of numbers of 64 bits
@@ -183,6 +183,19 @@ def plan_of(terms: int, entries: int, bits: int) -> Plan:
     if not (1 <= terms <= MOST_TERMS and entries):
         raise ValueError(f"[{terms}, {entries}] numbers: give 1 to {MOST_TERMS} terms of one entry or more")
     return Plan(terms, entries, 1 if bits <= NARROW_BITS else _PRIMES)
+
+
+def widths(terms: int, entries: int) -> list[int]:
+    """Cut the entries of sums of so many terms into one part or two, whichever leaves fewer slots empty."""
+    half = DEGREE // 2
+    whole = entries // half * half
+    cuts = [[entries]] + [[whole, entries - whole]] * (0 < whole < entries)
+
+    def size(cut: list[int]) -> int:
+        plans = [plan_of(len(part), width, 64) for width in cut for part in parts(terms, MOST_TERMS)]
+        return sum(sum(map(sum, plan.messages())) for plan in plans)
+
+    return min(cuts, key=size)
 
 
 def inner(keys: Keys, own: Tensor, bits: int = 64, *, encrypts: bool) -> Tensor:

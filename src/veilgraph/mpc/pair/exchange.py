@@ -15,6 +15,7 @@ from veilgraph.core.types import Link, PartyId
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.pair import entries, products
 from veilgraph.mpc.pair.bits import Bits, wraps_exchanges
+from veilgraph.mpc.pair.blocks import parts
 from veilgraph.mpc.pair.lattice import Keys, Scheme, key_messages
 from veilgraph.mpc.pair.peer import Exchanges, Peer
 from veilgraph.mpc.pair.products import Side
@@ -53,8 +54,16 @@ class Exchange(Bits):
 
     def inner(self, own: Tensor, bits: int = WORD_BITS) -> Tensor:
         """Return a share of Σ_j x_j·y_j of each party's [J, n], below 2^``bits`` in magnitude unless 64: int64 [n]."""
-        found = entries.inner(self._keys, own, bits, encrypts=self._leads == _leader_encrypts(next(self._calls)))
-        return self._lifted(found) if bits <= entries.NARROW_BITS else found
+        if bits <= entries.NARROW_BITS:
+            return self._lifted(self._inner(own, bits))
+        found = list[Tensor]()
+        for columns in torch.split(own, entries.widths(*own.shape), 1):
+            sums = [self._inner(part, bits) for part in torch.split(columns, entries.MOST_TERMS)]
+            found.append(torch.stack(sums).sum(0))
+        return torch.cat(found)
+
+    def _inner(self, own: Tensor, bits: int) -> Tensor:
+        return entries.inner(self._keys, own, bits, encrypts=self._leads == _leader_encrypts(next(self._calls)))
 
     def _lifted(self, share: Tensor) -> Tensor:
         """Turn shares modulo a prime p of sums below p/4 into shares modulo 2^64.
@@ -101,9 +110,15 @@ class ProductCosts:
 
     def inner(self, terms: int, size: int, bits: int) -> Exchanges:
         """Return what ``inner`` of [terms, size] numbers costs."""
+        if bits <= entries.NARROW_BITS:
+            return self._inner(terms, size, bits) + wraps_exchanges(size)
+        rows = [len(part) for part in parts(terms, entries.MOST_TERMS)]
+        cuts = [(count, width) for width in entries.widths(terms, size) for count in rows]
+        return [each for cut in cuts for each in self._inner(*cut, bits)]
+
+    def _inner(self, terms: int, size: int, bits: int) -> Exchanges:
         plan = entries.plan_of(terms, size, bits)
-        lifts = wraps_exchanges(size) if bits <= entries.NARROW_BITS else []
-        return self._exchanges(plan.scheme, plan.messages(), leads=_leader_encrypts(next(self._calls))) + lifts
+        return self._exchanges(plan.scheme, plan.messages(), leads=_leader_encrypts(next(self._calls)))
 
     def hop(
         self, shape: tuple[int, int], columns: int, ring: Literal[32, 64], bits: int, *, matrix_leads: bool

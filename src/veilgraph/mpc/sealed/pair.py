@@ -24,7 +24,7 @@ from typing_extensions import override
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import NOBODY, Link, PartyId
-from veilgraph.mpc.ring import matmul, transposed_matmul
+from veilgraph.mpc.ring import column_products, matmul, transposed_matmul
 from veilgraph.mpc.sealed.comparison import SHORT_BITS
 from veilgraph.mpc.sealed.correlations import Holder, Operation, Result, encoded
 from veilgraph.mpc.sealed.hops import HiddenGraph, Hide
@@ -182,8 +182,14 @@ class PairMachine(Machine):
             return Summands(function(self._own(left), self._own(right)), bits)
         if function is torch.mul:
             return Summands(self._entries(left, right, meets), bits)
+        if function is column_products:
+            own, other = self._own(left), self._own(right)
+            if left is right:
+                return Summands(function(own, own) + 2 * self._together.inner(own)[None], bits)
+            terms = torch.cat([own if holder == self.party else other for holder in meets])
+            return Summands(function(own, other) + self._together.inner(terms)[None], bits)
         if function is not matmul and function is not transposed_matmul:
-            raise TypeError(f"{function}: two holders without a dealer multiply entries and matrices alone")
+            raise TypeError(f"{function}: two holders without a dealer multiply entries, columns and matrices alone")
         one, other = self._own(left), self._own(right)
         one = one.T if function is transposed_matmul else one
         # What a holder put in may be sparse, a share never is.
