@@ -188,6 +188,21 @@ def test_a_number_between_zero_and_what_is_compared_may_count_as_not_below_zero(
         assert rate[3] == 0
 
 
+def test_a_number_nearer_to_zero_than_fine_bits_tell_may_count_as_not_below_zero() -> None:
+    bits = 8
+    x = torch.tensor([-1, -1 / 4, -(2.0**-bits), 0, 2.0**-bits, 2.0**40, -(2.0**40)], dtype=torch.float64)
+    for dealer in dealers(2):
+
+        def program(machine: Machine) -> Wire:
+            number = machine.summands(of(machine, "B", x.repeat(64)), (448,), bits + 1, of="B")
+            return machine.open(machine.value(machine.negative(machine.open(number, 1), fine_bits=2)))
+
+        rate = secret(run(program, dealer=dealer)).reshape(64, 7).to(torch.float64).mean(0)
+        assert rate[[0, 1, 6]].tolist() == [1, 1, 1]
+        assert rate[[3, 4, 5]].tolist() == [0, 0, 0]
+        assert rate[2] < 0.2 if dealer == NOBODY else rate[2] == 1
+
+
 def test_argmax_is_the_first_of_the_largest() -> None:
     x = torch.tensor([[1.0, 1, 1, 1, 1], [0, 2, -1, 2, 2], [-3, -4, 5, 5, 4], [0, 0, 0, 0, 1]])
     for dealer in dealers(2):

@@ -275,10 +275,12 @@ class PairMachine(Machine):
         raise ConfigError("trust=nobody: nobody draws noise that no holder knows; take trust=dealer", key="trust")
 
     @override
-    def negative(self, wire: Wire, whole_bits: int | None = None) -> Bit:
-        """Compare the bits that a bound on entries leaves, and 64 without one."""
+    def negative(self, wire: Wire, whole_bits: int | None = None, fine_bits: int | None = None) -> Bit:
+        """Compare the bits that a bound on entries and ``fine_bits`` leave, and 64 without them."""
         sign = 63 if whole_bits is None else min(63, whole_bits + wire.bits)
-        shift = 0 if whole_bits is None else max(0, sign - SHORT_BITS)
+        shift = max(
+            0 if whole_bits is None else sign - SHORT_BITS, 0 if fine_bits is None else wire.bits - fine_bits, 0
+        )
         own = self._own(wire)
         # One share is rounded down and the other one up, so that what is not below zero is never found to be.
         cut = own >> shift if self._leads else -(-own >> shift)
