@@ -212,15 +212,15 @@ def test_a_sum_of_products_is_wrong_where_a_share_is_within_it_of_an_end_and_now
     halve, receive, moved = Responder.halve, Owner.receive_halves, deque[NDArray[np.object_]]()
     for share in (end - 2 * near, 2 * near - end, end + (1 << 125), -end - (1 << 125), 0):
 
-        def halved(responder, sums, modulus, share=share):
-            told, found = halve(responder, sums, modulus)
+        def halved(responder, sums, places, modulus, share=share):
+            told, found = halve(responder, sums, places, modulus=modulus)
             wanted = np.zeros_like(found)
             wanted[:, 0] = share % modulus  # the same in every slot
             moved.append((found.astype(object) - wanted.astype(object)) % modulus)
             return told, wanted
 
-        def received(owner, peer, count, modulus):
-            found = receive(owner, peer, count, modulus).astype(object)
+        def received(owner, peer, count, places, modulus):
+            found = receive(owner, peer, count, places, modulus).astype(object)
             return ((found + moved.popleft()) % modulus).astype(np.uint64)
 
         monkeypatch.setattr(Responder, "halve", halved)

@@ -64,7 +64,13 @@ class IdealEnd:
         return self._ideal.compute(self._place, name, own, function, bits=bits)
 
     def matmul(
-        self, left: Tensor | None, right: Tensor | None, sizes: tuple[int, int, int], multiplies: str | None
+        self,
+        left: Tensor | None,
+        right: Tensor | None,
+        sizes: tuple[int, int, int],
+        multiplies: str | None,
+        *,
+        rough: bool,
     ) -> Tensor:
         n, k, m = sizes
         assert (left is None) != (right is None)
@@ -112,6 +118,8 @@ class IdealEnd:
         columns: int,
         ring: int,
         bits: int,
+        *,
+        rough: bool,
     ) -> Tensor:
         self._ideal.hops += [columns] if rows is not None else []
         assert (matrix is None) != (rows is None)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.mpc.pair.blocks import parts
-from veilgraph.mpc.pair.lattice import DEGREE, Keys, Owner, Responder, Scheme, scheme
+from veilgraph.mpc.pair.lattice import DEGREE, MISS_BITS, Keys, Owner, Responder, Scheme, scheme
 from veilgraph.mpc.pair.ntt import Words
 from veilgraph.mpc.pair.peer import Peer
 from veilgraph.mpc.pair.polynomials import Ring, primes_below
@@ -39,6 +39,7 @@ NARROW_BITS: Final = 55
 _PRIMES: Final = 3  # of numbers of 64 bits
 _AT_ONCE: Final = 8  # polynomials of each prime in a message
 _MOST_PARTS: Final = 16  # more than rows need at least, that are tried
+_PLACES: Final = np.arange(DEGREE, dtype=np.uint64)
 
 Ciphertexts = tuple[Words, Words]
 """First and second parts, [count, L, N] or [1, L, N] for all."""
@@ -275,7 +276,7 @@ def _send_slots(peer: Peer, owner: Owner, ring: Ring, slots: Words, *, together:
 
 def _receive_slots(peer: Peer, owner: Owner, ring: Ring, count: int) -> Words:
     """Receive so many answers modulo each prime, and return the share of what is in their slots: [count, N]."""
-    return _in_slots(ring, [owner.receive_halves(peer, count, modulus) for modulus in ring.primes])
+    return _in_slots(ring, [owner.receive_halves(peer, count, _PLACES, modulus) for modulus in ring.primes])
 
 
 def _answer_slots(
@@ -291,7 +292,7 @@ def _answer_slots(
         around_zero = plain[:, place] - np.where(plain[:, place] > modulus // 2, np.uint64(modulus), np.uint64(0))
         weights = ring.transform(ring.residues(around_zero))
         first, second = (_summed(ring, ring.multiply(weights, part), rows) for part in ciphertexts)
-        message, share = responder.halve((first, second), modulus)
+        message, share = responder.halve((first, second), _PLACES, modulus=modulus)
         peer.tell(message)
         shares.append(share)
     return _in_slots(own_ring, shares)
@@ -324,4 +325,4 @@ def _slots(primes: int) -> Ring:
 @lru_cache(64)
 def _scheme(rows: int) -> Scheme:
     half = 2.0 ** (PRIME_BITS - 1)
-    return scheme(_slots(1).primes[0], rows * DEGREE * half, rows * DEGREE * half * half, halves=True)
+    return scheme(_slots(1).primes[0], rows * DEGREE * half, rows * DEGREE * half * half, MISS_BITS)

@@ -33,13 +33,20 @@ class Exchange(Bits):
         self._keys, self._calls, self._leads = Keys(peer, secrets), count(), peer.leads
 
     def matmul(
-        self, left: Tensor | None, right: Tensor | None, sizes: tuple[int, int, int], multiplies: Side | None = None
+        self,
+        left: Tensor | None,
+        right: Tensor | None,
+        sizes: tuple[int, int, int],
+        multiplies: Side | None = None,
+        *,
+        rough: bool = False,
     ) -> Tensor:
         """Return a share of ``left`` [n, k] of one party times ``right`` [k, m] of the other: int64 [n, m].
 
         ``multiplies``: public, the side whose owner does not encrypt; None: the cheaper one.
+        ``rough``: public, whether entries may be two units off.
         """
-        return products.matmul(self._keys, left, right, sizes, multiplies=multiplies)
+        return products.matmul(self._keys, left, right, sizes, multiplies=multiplies, rough=rough)
 
     def scale(self, factors: Tensor | None, rows: Tensor | None, sizes: tuple[int, int]) -> Tensor:
         """Return a share of the other's ``rows`` [n, m], each times its factor of one party, [n]: int64 [n, m]."""
@@ -82,9 +89,11 @@ class Exchange(Bits):
         columns: int,
         ring: Literal[32, 64],
         bits: int,
+        *,
+        rough: bool = False,
     ) -> Tensor:
         """Return a share of a sparse ``matrix`` of one party, of rows that sum up to 2^bits, times the other's rows."""
-        return products.hop(self._keys, matrix, rows, (*shape, columns), ring, bits)
+        return products.hop(self._keys, matrix, rows, (*shape, columns), ring, bits, rough=rough)
 
 
 def _leader_encrypts(call: int) -> bool:
@@ -98,9 +107,11 @@ class ProductCosts:
     def __init__(self) -> None:
         self._calls, self._told = count(), set[tuple[Scheme, bool]]()
 
-    def matmul(self, sizes: tuple[int, int, int], multiplies: Side | None, *, left_leads: bool) -> Exchanges:
+    def matmul(
+        self, sizes: tuple[int, int, int], multiplies: Side | None, *, left_leads: bool, rough: bool = False
+    ) -> Exchanges:
         """Return what ``matmul`` costs; ``left_leads``: the leader has the left matrix."""
-        encrypts_left, plan = products.plan_matmul(sizes, WORD_BITS, multiplies)
+        encrypts_left, plan = products.plan_matmul(sizes, WORD_BITS, multiplies, rough=rough)
         return self._exchanges(plan.scheme, plan.messages(), leads=left_leads == encrypts_left)
 
     def scale(self, rows: int, columns: int, *, factors_lead: bool) -> Exchanges:
@@ -121,10 +132,17 @@ class ProductCosts:
         return self._exchanges(plan.scheme, plan.messages(), leads=_leader_encrypts(next(self._calls)))
 
     def hop(
-        self, shape: tuple[int, int], columns: int, ring: Literal[32, 64], bits: int, *, matrix_leads: bool
+        self,
+        shape: tuple[int, int],
+        columns: int,
+        ring: Literal[32, 64],
+        bits: int,
+        *,
+        matrix_leads: bool,
+        rough: bool = False,
     ) -> Exchanges:
         """Return what ``hop`` costs; ``matrix_leads``: the leader has the matrix."""
-        plan = products.plan_hop((*shape, columns), ring, bits)
+        plan = products.plan_hop((*shape, columns), ring, bits, rough=rough)
         return self._exchanges(plan.scheme, plan.messages(), leads=not matrix_leads)
 
     def _exchanges(self, form: Scheme, messages: list[tuple[int, int]], *, leads: bool) -> Exchanges:
