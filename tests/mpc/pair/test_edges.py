@@ -21,6 +21,7 @@ from veilgraph.mpc.pair.lattice import DEGREE, FLOOD_BITS, TAIL, VARIANCE, Keys,
 from veilgraph.mpc.pair.packing import pack
 from veilgraph.mpc.pair.polynomials import Ring, primes_below
 from veilgraph.mpc.pair.products import plan_hop, plan_matmul
+from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.pair import PairMachine
 from veilgraph.mpc.sealed.wire import Summands
 
@@ -261,6 +262,36 @@ def machines(part):
         return part(PairMachine(link, ("A", "B"), exchange), link.party == "A")
 
     return linked(one)
+
+
+@pytest.mark.parametrize("bits", [0, 11, 12])
+@pytest.mark.parametrize("name", ["product", "hop", "pick"])
+def test_results_of_few_fractional_bits_are_exact_and_others_a_few_units_off(name, bits):
+    """Whole numbers, such as counts and classes, may not be off by one."""
+    rng, size = np.random.default_rng(bits), 90
+    own, other = (torch.from_numpy(rng.integers(-(1 << 40), 1 << 40, (size, size))) for _ in range(2))
+    edges = torch.from_numpy(rng.integers(0, size, (2, 300)))
+    order = torch.from_numpy(rng.permutation(size))
+
+    def part(machine, leads):
+        wire = machine.open(Summands(own if leads else other, bits))  # what both have shares of
+        if name == "product":
+            whole = machine.open(Summands(other if leads else own, 0))
+            found = machine.product(matmul, wire, whole)
+        elif name == "hop":
+            found = machine.hop([machine.hidden_graph("A", edges if leads else None, size, 300)], wire)
+        else:
+            found = machine.pick("A", order if leads else None, size, wire)
+        return found.part
+
+    first, second = machines(part)
+    total = (own + other).numpy()
+    graph = np.eye(size, dtype=np.int64)
+    np.add.at(graph, (edges[1].numpy(), edges[0].numpy()), 1)
+    want = {"product": total @ total, "hop": graph @ total, "pick": total[order.numpy()]}[name]
+    off = np.abs((first + second).numpy() - want)
+    assert off.max() <= (4 if bits >= 12 else 0)  # of a product two parts, each of one party's share
+    assert (off > 0).any() == (bits >= 12)
 
 
 def cut(values, shift, ring, bits=64):
