@@ -118,6 +118,19 @@ def test_products(holders: int, rows: int, inner: int, columns: int, seed: int, 
     agree(program, holders)
 
 
+@pytest.mark.parametrize("kind", [torch.mul, column_products])
+@pytest.mark.parametrize("owner", [None, "A"])
+def test_products_of_a_wire_with_itself(kind: Any, owner: str | None) -> None:
+    value = whole(0, 70, 3, bits=8)
+
+    def program(machine: Machine) -> Wire:
+        put = machine.put("A", of(machine, "A", value), value.shape, 8)
+        number = put if owner else machine.open(machine.split(put).scaled(1.0, 1), 1)  # under shares of both
+        return machine.open(machine.product(kind, number, number))
+
+    agree(program, 2)
+
+
 @pytest.mark.parametrize("owners", [(one, other) for one in (None, "A", "B") for other in (None, "A", "B")])
 def test_products_of_what_holders_put_in_and_a_constant_was_added_to(owners: tuple[str | None, str | None]) -> None:
     """The constant is known to all; who owns a wire has all of it, or a product would lack a part."""
