@@ -290,8 +290,9 @@ def test_results_of_few_fractional_bits_are_exact_and_others_a_few_units_off(nam
     np.add.at(graph, (edges[1].numpy(), edges[0].numpy()), 1)
     want = {"product": total @ total, "hop": graph @ total, "pick": total[order.numpy()]}[name]
     off = np.abs((first + second).numpy() - want)
-    assert off.max() <= (4 if bits >= 12 else 0)  # of a product two parts, each of one party's share
-    assert (off > 0).any() == (bits >= 12)
+    rough = bits >= 12 and name != "pick"  # picked rows may be revealed
+    assert off.max() <= 4 * rough  # of a product two parts, each of one party's share
+    assert (off > 0).any() == rough
 
 
 def cut(values, shift, ring, bits=64):

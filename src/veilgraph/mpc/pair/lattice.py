@@ -17,7 +17,7 @@ owner's e1 drowned below). The first part follows from it, from s, and from Σ w
 
 of which f is drawn from a range 2^66 times as wide as all else: the statistical distance to f alone is below 2^-66 a
 coefficient. So what the owner gets can be simulated from its uniform share. Distances add up: in a job of 2^26
-coefficients, as the shipped Cora is one of, the probability that the noise of any shows is below 2^-40.
+coefficients the probability that the noise of any shows is below 2^-40.
 
 **What the other party learns.** Nothing, as (c0, c1) is uniform to whoever does not know s (ring-LWE again).
 
@@ -28,14 +28,14 @@ at most T·√(N/4) + 1 units of 2^-b·t, which b keeps below 2/9. The whole is 
 result is wrong only if a bound on the noise of rounding fails: 2^-71 a coefficient, below 2^-40 for a job of 2^31
 coefficients.
 
-**Halves.** Where all N coefficients are wanted, the second part is sent alone, and nothing is flooded. The owner's
-share is ⌊t/2^b·(second part)·s⌉, the other party's ⌊t/q·(first part)⌉ (Dodis, Halevi, Rothblum and Wichs, CRYPTO 2016,
-lemma 1; Boyle, Kohl and Scholl, Eurocrypt 2019). They add up to m but where the noise carries one of the two over a
-rounding's edge, where a coefficient's share is wrong by 1. As the second part is as good as uniform, this has the
-probability E|noise| / 2^b·t, below 2^-48 by the choice of q and b. The owner learns the second part, as above. It can
-be simulated from a uniform share y: draw v with ⌊t/2^b·v⌉ = y, and divide it by s.
-
-Where a result may be a unit or two off (``ROUGH_BITS``), q and b are smaller, and so may be the degree.
+**Halves.** Or the second part is sent alone, and nothing is flooded. The owner's share is ⌊t/2^b·(second part)·s⌉, the
+other party's ⌊t/q·(first part)⌉ (Dodis, Halevi, Rothblum and Wichs, CRYPTO 2016, lemma 1; Boyle, Kohl and Scholl,
+Eurocrypt 2019). They add up to m but where noise carries one of the two over a rounding's edge, as the second part is
+as good as uniform with the probability E|noise|·t/2^b: below 2^-48 a coefficient by the choice of q and b. The owner
+gets the second part, which says nothing, as above, and its share follows from that: the simulator draws both at once.
+Where a result may be a unit or two off (``ROUGH_BITS``), q and b are smaller, and so may be the degree. These units
+depend on noise and key: messages say nothing, but who learns a result to its last bit, and what it should be, learns
+of them. So such results must be multiplied or cut before they are revealed.
 
 **Security.** N = 8192 with q ≤ 2^218, or 4096 with q ≤ 2^109: 128 bits against classical attacks by the table of the
 Homomorphic Encryption Standard (2018) for ternary keys and errors of deviation 3.2. Parties are semi-honest: the

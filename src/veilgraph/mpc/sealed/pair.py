@@ -343,19 +343,22 @@ class PairMachine(Machine):
     @override
     def pick(self, owner: PartyId, rows: Tensor | None, count: int, *wires: Wire) -> Summands:
         wire = concatenate(wires, 1)
-        own, nodes, rough = self._own(wire), wire.shape[0], is_rough(wire.bits)
+        own, nodes = self._own(wire), wire.shape[0]
         shape = count, nodes
         if self.party != owner:
-            return Summands(self._together.hop(None, own, shape, own.shape[1], 64, 0, rough=rough), wire.bits)
+            return Summands(self._together.hop(None, own, shape, own.shape[1], 64, 0, rough=False), wire.bits)
         chosen = Pick(owner, rows, count, wires).chosen()
         ones = torch.ones(count, dtype=torch.int32).numpy()
         matrix = sp.csr_array((ones, (torch.arange(count).numpy(), chosen.numpy())), shape=shape)
-        found = self._together.hop(matrix, None, shape, own.shape[1], 64, 0, rough=rough)
+        found = self._together.hop(matrix, None, shape, own.shape[1], 64, 0, rough=False)
         return Summands(own[chosen] + found, wire.bits)
 
 
 def is_rough(bits: int) -> bool:
-    """Tell whether results with so many fractional bits may be two units off."""
+    """Tell whether results with so many fractional bits may be two units off; rows that are picked never are.
+
+    What units are off hangs on keys and noise, and picked rows may be revealed as they are.
+    """
     return bits >= _ROUGH_FROM
 
 

@@ -20,7 +20,7 @@ from veilgraph.mpc.sealed.correlations import Operation, Result
 from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.hops import HiddenGraph
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.pair import PairMachine, is_rough
+from veilgraph.mpc.sealed.pair import PairMachine
 from veilgraph.mpc.sealed.pair_stocks import Stocks
 from veilgraph.mpc.sealed.wire import DTYPES, Ring, Summands, Wire, concatenate
 
@@ -84,7 +84,7 @@ class PairCountingMachine(PairMachine):
     def pick(self, owner: PartyId, rows: Tensor | None, count: int, *wires: Wire) -> Summands:
         wire = concatenate(wires, 1)
         (nodes, columns), own = wire.shape, None if owner == self.party else wire.mask
-        found = self._together.hop(None, own, (count, nodes), columns, 64, 0, rough=is_rough(wire.bits))
+        found = self._together.hop(None, own, (count, nodes), columns, 64, 0, rough=False)
         return Summands(found, wire.bits)
 
 
