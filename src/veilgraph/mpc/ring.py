@@ -343,6 +343,11 @@ def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
     )
 
 
+def column_products(left: Tensor, right: Tensor) -> Tensor:
+    """Σ_i left_ij·right_ij of every column j, modulo the integers' ring: [n, d], [n, d] → [1, d]."""
+    return (left * right).sum(0, keepdim=True)
+
+
 def _slices_per_core(matrix: Tensor, right: Tensor) -> list[slice]:
     rows, work = matrix.shape[0], matrix.numel() * right.shape[1]
     parts = max(1, min(available_cores(), work // _WORK_PER_THREAD, rows))

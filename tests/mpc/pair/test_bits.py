@@ -130,6 +130,19 @@ def test_signs_are_exact_where_one_bit_decides():
         assert torch.equal(xored(Bits.negative, [(share,), (rest,)]), values < 0)
 
 
+@pytest.mark.parametrize("bits", [2, 5, 6, 36, 37, 38, 63])
+def test_signs_of_fewer_bits_are_exact_whatever_is_above_them(bits):
+    half = 1 << (bits - 1)
+    near = [power + sign for power in (0, half // 2, half) for sign in (-2, -1, 0, 1)]
+    values = torch.tensor([value for value in {*near, *(-each for each in near)} if -half <= value < half]).repeat(40)
+    share, rest = shares_of(values)
+
+    def negative(exchange, own):
+        return exchange.negative(own, bits)
+
+    assert torch.equal(xored(negative, [(share,), (rest,)]), values < 0)
+
+
 def test_gates_are_exact_at_all_edges():
     cases = list(product((False, True), (False, True), EDGES, EDGES))
     bit, other_bit = (torch.tensor([case[at] for case in cases]) for at in (0, 1))
@@ -163,6 +176,14 @@ def cost_of_narrow_wraps(entries):
     return wraps_exchanges(entries, torch.int32)
 
 
+def short_negative(bits, value):
+    return bits.negative(value, 37)
+
+
+def cost_of_short_negative(entries):
+    return negative_exchanges(entries, 37)
+
+
 COSTS = {
     "wraps": (Bits.wraps, wraps_exchanges, lambda n: [bits_of(n)]),
     "narrow wraps": (narrow_wraps, cost_of_narrow_wraps, lambda n: [bits_of(n)]),
@@ -170,6 +191,7 @@ COSTS = {
     "gate": (Bits.gate, gate_exchanges, lambda n: [bits_of(n), integers_of(n)]),
     "and_": (Bits.and_, and_exchanges, lambda n: [bits_of(n), bits_of(n)]),
     "negative": (Bits.negative, negative_exchanges, lambda n: [integers_of(n)]),
+    "short negative": (short_negative, cost_of_short_negative, lambda n: [integers_of(n)]),
 }
 
 
@@ -208,6 +230,7 @@ def test_bytes_of_both_an_entry():
         return sum(map(sum, cost(1 << 18))) / (1 << 18)
 
     assert bytes_of(negative_exchanges) == pytest.approx(458.75, abs=0.05)
+    assert bytes_of(cost_of_short_negative) == pytest.approx(254, abs=0.05)
     assert bytes_of(wraps_exchanges) == pytest.approx(12, abs=0.01)
     assert bytes_of(cost_of_narrow_wraps) == pytest.approx(8, abs=0.01)
     assert bytes_of(gate_exchanges) == pytest.approx(24, abs=0.01)

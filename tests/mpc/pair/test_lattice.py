@@ -16,21 +16,36 @@ from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.randomness import Keystream
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.pair.entries import plan_of, plan_scale
-from veilgraph.mpc.pair.lattice import DEGREE, FLOOD_BITS, MODULUS_BITS, TAIL, Owner, Responder, scheme
+from veilgraph.mpc.pair.lattice import (
+    DEGREE,
+    FLOOD_BITS,
+    MISS_BITS,
+    MODULUS_BITS,
+    ROUGH_BITS,
+    TAIL,
+    Owner,
+    Responder,
+    scheme,
+)
 from veilgraph.mpc.pair.packing import pack, packed_words, unpack
 from veilgraph.mpc.pair.polynomials import words
 from veilgraph.mpc.pair.products import plan_hop, plan_matmul
 
 WORD = 1 << 64
+PLACES = np.arange(DEGREE, dtype=np.uint64)
 SCHEMES = [
     plan_matmul((140, 2708, 716), 17)[1].scheme,
     plan_matmul((140, 1434, 32), 64)[1].scheme,
     plan_hop((2708, 2708, 140), 32).scheme,
     plan_hop((2708, 2708, 7), 64).scheme,
     plan_hop((2708, 2708, 1120), 32, 14).scheme,
-    plan_scale(2708, 1000).scheme,
-    plan_of(2, 8192, 64).scheme,
 ]
+ROUGH = [
+    plan_matmul((140, 7, 16), 64, rough=True)[1].scheme,
+    plan_hop((2708, 2708, 276), 64, 14, rough=True).scheme,
+    plan_hop((2708, 2708, 420), 32, 14, rough=True).scheme,
+]
+HALVES = [plan_scale(2708, 1000).scheme, plan_of(4, 8192, 53).scheme, plan_of(64, 8192, 64).scheme]
 
 
 class Secrets:
@@ -70,21 +85,64 @@ def security(degree, log_q):
 
 def test_moduli_are_those_of_the_standard():
     # Homomorphic Encryption Standard (2018), table 1: ternary keys, 128 bits, classical
-    assert (DEGREE, MODULUS_BITS) == (8192, 218)
-    assert 127 <= security(DEGREE, MODULUS_BITS) <= 130
-    assert security(DEGREE, 1.1 * MODULUS_BITS) < 120
+    assert (DEGREE, MODULUS_BITS[DEGREE]) == (8192, 218)
+    assert 127 <= security(DEGREE, MODULUS_BITS[DEGREE]) <= 130
+    assert security(DEGREE, 1.1 * MODULUS_BITS[DEGREE]) < 120
+    assert 127 <= security(4096, MODULUS_BITS[4096]) <= 131
+    assert MODULUS_BITS[4096] == 109
 
 
 @pytest.mark.parametrize("form", SCHEMES)
 def test_schemes_are_secure_and_large_enough(form):
-    assert form.prime_bits * form.primes <= MODULUS_BITS
-    assert form.ring.modulus.bit_length() <= MODULUS_BITS
+    assert form.prime_bits * form.primes <= MODULUS_BITS[DEGREE]
+    assert form.ring.modulus.bit_length() <= MODULUS_BITS[DEGREE]
     assert security(form.degree, log2(form.ring.modulus)) >= 128
     rounding = (TAIL * sqrt(form.degree / 4) + 1) * form.modulus / 2**form.answer_bits
     assert rounding < 2 / 9
     flood = 2.0**form.flood_bits * form.modulus / form.ring.modulus
     assert flood * (1 + 2.0**-FLOOD_BITS) + rounding < 1 / 2
     assert prod(form.small_ring.primes) > 2 ** (form.answer_bits + 1) * form.degree
+
+
+@pytest.mark.parametrize("form", HALVES)
+def test_schemes_of_halves_are_secure_and_large_enough(form):
+    rows = {HALVES[0]: 1, HALVES[1]: 4, HALVES[2]: 64}[form]
+    assert form.flood_bits == 0
+    assert form.ring.modulus.bit_length() <= MODULUS_BITS[DEGREE]
+    assert security(form.degree, log2(form.ring.modulus)) >= 128
+    count, largest = rows * form.degree, form.modulus / 2
+    noise = TAIL * sqrt(10.5) * (sqrt(count * largest**2) + 2 * sqrt(form.degree)) + count * largest / 2
+    rounding = sqrt(form.degree * 2 / 3 / 12) * sqrt(2 / pi)  # E|Σ of N rounding errors, two thirds of which count|
+    assert noise * form.modulus / form.ring.modulus <= 2.0 ** -(MISS_BITS - 0.01)
+    assert rounding * form.modulus / 2.0**form.answer_bits <= 2.0**-MISS_BITS
+    assert prod(form.small_ring.primes) > 2 ** (form.answer_bits + 1) * form.degree
+    assert 2 ** (form.answer_bits + 1) * form.degree < 2**127  # which ``integers`` hold
+
+
+@pytest.mark.parametrize("form", ROUGH)
+def test_rough_schemes_are_secure_and_two_units_off_at_most(form):
+    assert form.miss_bits == ROUGH_BITS
+    assert form.ring.modulus.bit_length() <= MODULUS_BITS[form.degree]
+    assert security(form.degree, log2(form.ring.modulus)) >= 128
+    rounding = (TAIL * sqrt(form.degree / 4) + 1) * form.modulus / 2**form.answer_bits
+    assert 1 / 2 + 2.0**-ROUGH_BITS + rounding < 2.5
+    assert prod(form.small_ring.primes) > 2 ** (form.answer_bits + 1) * form.degree
+
+
+@pytest.mark.parametrize("sizes", [(1, 2000, 3000), (140, 2708, 716), (2708, 2708, 276)])
+@pytest.mark.parametrize("ring", [32, 64, None])
+def test_rough_plans_have_room_for_the_noise_of_all_columns_of_a_block(sizes, ring):
+    n, k, m = sizes
+    if ring is None:
+        plan = plan_matmul(sizes, 64, rough=True)[1]
+        heaviest = plan.sizes[1] * 2.0**63, plan.sizes[1] * 4.0**63
+    else:
+        plan, heaviest = plan_hop((n, k, m), ring, 14, rough=True), (2.0**14, 4.0**14)
+    a, b, c = plan.block
+    form = plan.scheme
+    assert a * b * c <= form.degree
+    noise = TAIL * sqrt(10.5) * (sqrt(c * heaviest[1]) + 2 * sqrt(form.degree)) + c * heaviest[0] / 2
+    assert noise * form.modulus / form.ring.modulus <= 2.0 ** -(ROUGH_BITS - 0.01)
 
 
 PRODUCTS = [(1, 1, 8192), (1, 2000, 3000), (140, 2708, 716), (9, 1, 9000), (3, 40_000, 2)]
@@ -102,7 +160,7 @@ def test_plans_flood_the_noise_of_all_columns_of_a_block(sizes, bits):
         squares = k * 4.0 ** min(63, bits if left else 63)
     a, b, c = plan.block
     assert a * b * c <= plan.scheme.degree
-    assert plan.scheme.prime_bits * plan.scheme.primes <= MODULUS_BITS
+    assert plan.scheme.prime_bits * plan.scheme.primes <= MODULUS_BITS[DEGREE]
     assert plan.scheme.flood_bits >= FLOOD_BITS + log2(TAIL * sqrt(10.5 * c * squares))
 
 
@@ -115,7 +173,7 @@ def test_a_product_that_needs_a_larger_modulus_is_refused():
         except ConfigError:
             assert bits > 100
         else:
-            assert form.prime_bits * form.primes <= MODULUS_BITS
+            assert form.prime_bits * form.primes <= MODULUS_BITS[DEGREE]
 
 
 EDGES = [(WORD, 63, 3, 1), (WORD, 17, 3, 1), (1 << 32, 8, 4, 256), (WORD, 8, 4, 256)]
@@ -262,6 +320,116 @@ def test_the_second_part_has_noise_of_its_own(transformed, monkeypatch):
         peer.tell(responder.answer((first.copy(), nothing.copy()), place, place[:, None], transformed=transformed))
 
     noise = both(own, respond)[0] * 2.0 ** (74 - form.answer_bits)
+    assert abs((noise**2).mean() / 10.5 - 1) < 0.2
+
+
+def wide(text, form):
+    """The integers modulo 2^b in a half as it is sent: Python's, [N]."""
+    low, above = min(form.answer_bits, 64), form.answer_bits - 64
+    found = unpack(text, low, form.degree).astype(object)
+    if above <= 0:
+        return found
+    return found + (unpack(text[packed_words(form.degree, 64) :], above, form.degree).astype(object) << 64)
+
+
+def halved(form, times=1, *, transformed=True):
+    """Shares of 3·x^2 times one encryption, of both: [times, N]; what was meant, what was sent, and 3·x^2·c1."""
+    message = words(Keystream(bytes(32), "messages"), 1, form.degree)
+    message = message % np.uint64(form.modulus) if form.modulus < WORD else message
+    heard, places = [], PLACES[: form.degree]
+
+    def own(peer):
+        owner = Owner(form, Secrets(1))
+        owner.begin(peer)
+        owner.send(peer, owner.encrypt(message, transformed=transformed))
+        return np.concatenate([owner.receive_halves(peer, 1, places) for _ in range(times)])
+
+    def respond(peer):
+        responder, r = Responder(form, Secrets(2), peer), form.ring
+        first, second = responder.receive(peer, 1)
+        weight = np.zeros((1, form.degree), np.uint64)
+        weight[0, 2] = 3
+        plain, shares = r.transform(r.residues(weight)), []
+        if not transformed:
+            first, second = r.transform(first.copy()), r.transform(second.copy())
+        for _ in range(times):
+            products = [r.multiply(part, plain) for part in (first, second)]
+            sums = products if transformed else [r.untransform(part) for part in products]
+            told, share = responder.halve((sums[0], sums[1]), places, transformed=transformed)
+            peer.tell(told)
+            shares.append(share)
+        return np.concatenate(shares), r.untransform(r.multiply(second, plain))
+
+    def keep(message):
+        if message.sender == "B":
+            heard.append(message.tensor.numpy().view(np.uint64))
+
+    got, (shares, second) = both(
+        own, respond, lambda link: RecordedLink(link, keep=keep) if link.party == "A" else link
+    )
+    sent = [wide(text, form) for text in heard]
+    wanted = 3 * np.concatenate([-message[0, -2:].astype(object), message[0, :-2].astype(object)]) % form.modulus
+    return got, shares, wanted, sent, second
+
+
+@pytest.mark.parametrize("form", [*HALVES, *ROUGH])
+@pytest.mark.parametrize("transformed", [False, True])
+def test_halves_add_up_and_are_uniform(form, transformed):
+    got, shares, wanted, sent, _ = halved(form, times=2, transformed=transformed)
+    most = 2 if form in ROUGH else 0
+    for one, other, text in zip(got, shares, sent, strict=True):
+        apart = (one.astype(object) + other.astype(object) - wanted + most) % form.modulus
+        assert max(apart) <= 2 * most
+        for values, most in ((one, form.modulus), (other, form.modulus), (text, 1 << form.answer_bits)):
+            counts = np.bincount((values.astype(object) * 64 // most).astype(np.int64), minlength=64)
+            expected = form.degree / 64
+            assert abs(((counts - expected) ** 2 / expected).sum() - 63) < 6 * sqrt(2 * 63)
+    assert abs(np.corrcoef((shares / form.modulus).astype(float))[0, 1]) < 6 / sqrt(form.degree)  # another each time
+
+
+def test_halves_are_wrong_as_rarely_as_the_scheme_says(monkeypatch):
+    form = replace(HALVES[0], miss_bits=(miss := 5))
+    modulus = form.modulus
+    got, shares, wanted, *_ = halved(form, times=8)
+    apart = (got.astype(object) + shares.astype(object) - wanted) % modulus
+    wrong = apart != 0
+    assert set(apart[wrong]) <= {1, modulus - 1}
+    rounding = sqrt(form.degree / 18) * sqrt(2 / pi) * modulus / 2.0**form.answer_bits
+    assert abs(wrong.mean() / rounding - 1) < 0.1
+    assert rounding < 2.0**-miss
+
+
+@pytest.mark.parametrize("form", [HALVES[0], *ROUGH])
+@pytest.mark.parametrize("transformed", [False, True])
+def test_a_half_does_not_show_the_weights(form, transformed, monkeypatch):
+    *_, sent, second = halved(form, transformed=transformed)
+    assert agreement(form, sent[0], second) < 6 / sqrt(form.degree)
+    # without an encryption of zero beside them, the owner, who knows c1, checks a guess of the weights
+    monkeypatch.setattr(
+        type(form.ring), "ternary", lambda ring, stream, count: ring.residues(np.zeros((count, ring.degree), np.uint64))
+    )
+    *_, sent, second = halved(form, transformed=transformed)
+    assert agreement(form, sent[0], second) > 0.99
+
+
+@pytest.mark.parametrize("transformed", [False, True])
+def test_a_half_has_noise_of_its_own(transformed, monkeypatch):
+    form = replace(HALVES[0], prime_bits=50, primes=2)  # so small that rounding does not hide the noise
+    nothing = np.zeros((1, form.primes, form.degree), np.uint64)
+    monkeypatch.setattr(type(form.ring), "ternary", lambda ring, stream, count: nothing.copy())
+
+    def own(peer):
+        Owner(form, Secrets(1)).begin(peer)
+        heard = peer.hear((form.answer_words(1, 0),), torch.int64).numpy().view(np.uint64)
+        return wide(heard, form)
+
+    def respond(peer):
+        responder = Responder(form, Secrets(2), peer)
+        peer.tell(responder.halve((nothing.copy(), nothing.copy()), PLACES, transformed=transformed)[0])
+
+    sent = both(own, respond)[0]
+    around_zero = np.where(sent > 1 << form.answer_bits - 1, sent - (1 << form.answer_bits), sent)
+    noise = (around_zero * form.ring.modulus // (1 << form.answer_bits)).astype(float)
     assert abs((noise**2).mean() / 10.5 - 1) < 0.2
 
 

@@ -25,10 +25,10 @@ class BoundedMachine(PlainMachine):
         return super().open(summands, shift, ring, bits=bits)
 
     @override
-    def negative(self, wire: Wire, whole_bits: int | None = None) -> Bit:
+    def negative(self, wire: Wire, whole_bits: int | None = None, fine_bits: int | None = None) -> Bit:
         if whole_bits is not None and wire.known.numel() and not float(wire.known.abs().max()) < 2.0**whole_bits:
             self.beyond.append(float(wire.known.abs().max()))
-        return super().negative(wire, whole_bits)
+        return super().negative(wire, whole_bits, fine_bits)
 
     @override
     def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:

@@ -64,7 +64,13 @@ class IdealEnd:
         return self._ideal.compute(self._place, name, own, function, bits=bits)
 
     def matmul(
-        self, left: Tensor | None, right: Tensor | None, sizes: tuple[int, int, int], multiplies: str | None
+        self,
+        left: Tensor | None,
+        right: Tensor | None,
+        sizes: tuple[int, int, int],
+        multiplies: str | None,
+        *,
+        rough: bool,
     ) -> Tensor:
         n, k, m = sizes
         assert (left is None) != (right is None)
@@ -96,8 +102,13 @@ class IdealEnd:
 
     def inner(self, own: Tensor, bits: int = 64) -> Tensor:
         assert own.ndim == 2
-        assert bits == 64 or not own.numel() or int(own.abs().max()) < 1 << (bits - 1)
-        return self._ask("inner", own, lambda one, other: (one * other).sum(0))
+
+        def multiply(one: Tensor, other: Tensor) -> Tensor:
+            found = (one * other).sum(0)
+            assert bits == 64 or not found.numel() or int(found.abs().max()) < 1 << bits
+            return found
+
+        return self._ask("inner", own, multiply)
 
     def hop(
         self,
@@ -107,6 +118,8 @@ class IdealEnd:
         columns: int,
         ring: int,
         bits: int,
+        *,
+        rough: bool,
     ) -> Tensor:
         self._ideal.hops += [columns] if rows is not None else []
         assert (matrix is None) != (rows is None)
@@ -130,5 +143,8 @@ class IdealEnd:
     def gate(self, bit: Tensor, number: Tensor) -> Tensor:
         return self._ask("gate", (bit, number), lambda one, other: (one[0] ^ other[0]) * (one[1] + other[1]))
 
-    def negative(self, share: Tensor) -> Tensor:
-        return self._ask("negative", share, lambda one, other: one + other < 0, bits=True)
+    def negative(self, share: Tensor, bits: int = 64) -> Tensor:
+        def below(one: Tensor, other: Tensor) -> Tensor:
+            return (one + other) >> (bits - 1) & 1 == 1
+
+        return self._ask("negative", share, below, bits=True)

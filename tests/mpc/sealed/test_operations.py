@@ -23,7 +23,7 @@ from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
 from veilgraph.link.wrapper import Wrapper
 from veilgraph.mpc import bits as planes
-from veilgraph.mpc.ring import matmul, transposed_matmul
+from veilgraph.mpc.ring import column_products, matmul, transposed_matmul
 from veilgraph.mpc.sealed import functions, hops
 from veilgraph.mpc.sealed.correlations import Holder
 from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, WHOLE_BITS
@@ -100,9 +100,10 @@ def test_shares_add_up_and_are_opened_again(holders: int, size: int, seed: int, 
 @given(HOLDERS, SIZE, SIZE, SIZE, SEED, st.data())
 def test_products(holders: int, rows: int, inner: int, columns: int, seed: int, data: st.DataObject) -> None:
     owners = [data.draw(st.sampled_from([None, *NAMES[:holders]])) for _ in range(2)]
-    kind: Any = data.draw(st.sampled_from([torch.mul, matmul, transposed_matmul]))
+    kind: Any = data.draw(st.sampled_from([torch.mul, column_products, matmul, transposed_matmul]))
     shapes = {
         torch.mul: ((rows, columns), data.draw(st.sampled_from([(rows, columns), (rows, 1), (1, columns)]))),
+        column_products: ((rows, columns), (rows, columns)),
         matmul: ((rows, inner), (inner, columns)),
         transposed_matmul: ((inner, rows), (inner, columns)),
     }[kind]
@@ -116,6 +117,19 @@ def test_products(holders: int, rows: int, inner: int, columns: int, seed: int, 
         return machine.open(machine.product(kind, wires[0], wires[1]))
 
     agree(program, holders)
+
+
+@pytest.mark.parametrize("kind", [torch.mul, column_products])
+@pytest.mark.parametrize("owner", [None, "A"])
+def test_products_of_a_wire_with_itself(kind: Any, owner: str | None) -> None:
+    value = whole(0, 70, 3, bits=8)
+
+    def program(machine: Machine) -> Wire:
+        put = machine.put("A", of(machine, "A", value), value.shape, 8)
+        number = put if owner else machine.open(machine.split(put).scaled(1.0, 1), 1)  # under shares of both
+        return machine.open(machine.product(kind, number, number))
+
+    agree(program, 2)
 
 
 @pytest.mark.parametrize("owners", [(one, other) for one in (None, "A", "B") for other in (None, "A", "B")])
@@ -176,18 +190,31 @@ def test_a_number_between_zero_and_what_is_compared_may_count_as_not_below_zero(
     for dealer in dealers(2):
         results = run(
             lambda machine: machine.open(
-                machine.value(machine.negative(machine.open(machine.summands(of(machine, "B", x), (256,), 0)), 38))
+                # what is cut is shared by new shares, also where nobody deals
+                machine.value(machine.negative(machine.open(machine.summands(of(machine, "B", x), (256,), 1), 1), 38))
             ),
             dealer=dealer,
         )
         rate = secret(results).reshape(64, 4).to(torch.float64).mean(0)
         assert rate[0] == 1
+        assert 0.5 < rate[1] < 1
+        assert 0 < rate[2] < 0.5
         assert rate[3] == 0
-        if dealer == NOBODY:
-            assert rate[1] == rate[2] == 1
-        else:
-            assert 0.5 < rate[1] < 1
-            assert 0 < rate[2] < 0.5
+
+
+def test_a_number_nearer_to_zero_than_fine_bits_tell_may_count_as_not_below_zero() -> None:
+    bits = 8
+    x = torch.tensor([-1, -1 / 4, -(2.0**-bits), 0, 2.0**-bits, 2.0**40, -(2.0**40)], dtype=torch.float64)
+    for dealer in dealers(2):
+
+        def program(machine: Machine) -> Wire:
+            number = machine.summands(of(machine, "B", x.repeat(64)), (448,), bits + 1, of="B")
+            return machine.open(machine.value(machine.negative(machine.open(number, 1), fine_bits=2)))
+
+        rate = secret(run(program, dealer=dealer)).reshape(64, 7).to(torch.float64).mean(0)
+        assert rate[[0, 1, 6]].tolist() == [1, 1, 1]
+        assert rate[[3, 4, 5]].tolist() == [0, 0, 0]
+        assert rate[2] < 0.2 if dealer == NOBODY else rate[2] == 1
 
 
 def test_argmax_is_the_first_of_the_largest() -> None:

@@ -137,9 +137,9 @@ def test_a_training_that_was_cut_among_steps_made_beforehand_goes_on(
     assert all(float((one - other).abs().max()) < 1e-3 for one, other in zip(whole, layers(run), strict=True))
 
 
-@pytest.mark.parametrize("judged_every", [2, 8])
-def test_holders_do_not_go_on_without_a_dealer_that_has_ended(
-    judged_every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("trust", "judged_every"), [("dealer", 2), ("dealer", 8), ("nobody", 8)])
+def test_holders_do_not_go_on_without_a_server_that_has_ended(
+    trust: str, judged_every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else they are more than two checkpoints ahead of it, and the job cannot be resumed."""
     catch_up = SealedDealer.catch_up
@@ -150,10 +150,12 @@ def test_holders_do_not_go_on_without_a_dealer_that_has_ended(
             raise CutError
         catch_up(self, epoch)
 
-    job = job_of(24)
-    job = job.model_copy(update={"train": job.train.model_copy(update={"evaluate_every": judged_every})})
+    job = job_of(24, 2)
+    job = job.model_copy(
+        update={"trust": trust, "train": job.train.model_copy(update={"evaluate_every": judged_every})}
+    )
     with trying(*three_trials(job)):
-        job = saved(tmp_path / "data", job, small_graphs(columns=12))
+        job = saved(tmp_path / "data", job, small_graphs(2, columns=12))
         monkeypatch.setattr(SealedDealer, "catch_up", ends)
         with pytest.raises(CutError):
             train(job, tmp_path / "run")

@@ -2,8 +2,10 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +25,7 @@ from veilgraph.audit.attack import load_view
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.mpc.sealed.pair_stocks import Passes, Stocks
+from veilgraph.paradigms.sealed.roles import SealedDealer
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import chosen_twin
 from veilgraph.protocol.costs import size_of
@@ -31,6 +34,7 @@ from veilgraph.protocol.limits import LimitSettings, refusal, trust_of
 from veilgraph.protocol.messages import rows_of
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
+from veilgraph.runtime.store.checkpoints import Checkpoints
 from veilgraph.runtime.store.run_directory import RunDirectory
 
 NOBODY: Settings = {"trust": "nobody", "timeout_s": 120}
@@ -193,6 +197,47 @@ def test_a_prediction_and_a_session_that_goes_on_foresee_all_that_they_multiply(
     resume(tmp_path / "cut")
     assert len([multiplied for _, multiplied in forecasts if multiplied]) == 2
     assert all(stocks.asked == multiplied for stocks, multiplied in forecasts if multiplied)
+
+
+@pytest.mark.parametrize("slow", ["A", "B", SERVER])
+def test_nobody_is_ahead_of_the_others_by_more_than_a_checkpoint(slow: PartyId, tmp_path: Path) -> None:
+    """The server has nothing to do, and no pass needs it; each party keeps two checkpoints."""
+    save, apart, parties = Checkpoints.save, list[int](), tmp_path / "run" / "parties"
+    job = small_job(2, NOBODY, {"train": {"epochs": 6, "checkpoint_every": 1}})
+    job = saved(tmp_path / "data", job, small_graphs(2))
+
+    def late(self: Checkpoints, epoch: int, tensors: Any, facts: Any) -> None:
+        if self.path(epoch).parents[1].name == slow:
+            time.sleep(0.1)
+            found = [int(file.stem.removeprefix("epoch-")) for file in parties.rglob("epoch-*.safetensors")]
+            apart.append(max(found, default=0) - epoch)
+        save(self, epoch, tensors, facts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "save", late)
+        train(job, tmp_path / "run")
+    assert len(apart) == 6
+    assert max(apart) <= 0, "who has saved one more would lack what the slow party has"
+
+
+def test_a_server_that_ends_while_it_is_behind_leaves_a_common_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catch_up = SealedDealer.catch_up
+
+    def ends(self: SealedDealer, epoch: int | None) -> None:
+        if epoch == 4:
+            time.sleep(1)  # in which holders would make the steps that are left
+            raise CutError
+        catch_up(self, epoch)
+
+    job = small_job(2, NOBODY, {"train": {"epochs": 8, "checkpoint_every": 1}})
+    job = saved(tmp_path / "data", job, small_graphs(2))
+    monkeypatch.setattr(SealedDealer, "catch_up", ends)
+    with pytest.raises(CutError):
+        train(job, tmp_path / "run")
+    monkeypatch.undo()
+    assert resume(tmp_path / "run").summary["started_at"] == 3
 
 
 @nightly

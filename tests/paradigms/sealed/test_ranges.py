@@ -20,7 +20,7 @@ from tests.paradigms.sealed.programs import TWIN, outcomes, saved, small_graphs,
 from tests.paradigms.sealed.valid_jobs import federation, valid_case
 from tests.roles.federation import Settings
 from veilgraph.core.errors import RangeOverflow
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import NOBODY, SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.pooling import pool
 from veilgraph.mpc.sealed.functions import BITS, range_tests
@@ -180,15 +180,24 @@ def test_a_star_is_learned_over_within_the_ring(leaves: int, weight: float | Non
     assert not machine.beyond
 
 
-def failing(values: Tensor, most: int, holders: int = 2) -> Any:
+def failing(values: Tensor, most: int, holders: int = 2, dealer: PartyId = SERVER) -> Any:
     """How many of the range tests of a wire fail."""
 
     def program(machine: Machine) -> Tensor | None:
-        wire = machine.put("A", of(machine, "A", values), tuple(values.shape), BITS)
-        bits = machine.value(~machine.negative(range_tests(wire, most)))
+        put = machine.put("A", of(machine, "A", values), tuple(values.shape), BITS)
+        wire = machine.open(machine.split(put).scaled(1.0, 1), 1)  # under shares of all, also where nobody deals
+        bits = machine.value(~machine.negative(range_tests(wire, most), fine_bits=0))
         return machine.reveal(machine.open(bits.map(lambda part: part.sum(0, keepdim=True))), "A")
 
-    return run(program, holders)["A"]
+    return run(program, holders, dealer=dealer)["A"]
+
+
+@pytest.mark.parametrize("dealer", [SERVER, NOBODY])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_value_passes_up_to_a_hundredth_below_the_bound_and_fails_at_it(dealer: PartyId, sign: int) -> None:
+    near, at = (torch.full((1,), sign * part * (1 << 12), dtype=torch.float64) for part in (0.99, 1.0))
+    assert failing(near, 1 << 12, dealer=dealer) == 0
+    assert failing(at, 1 << 12, dealer=dealer) > 0
 
 
 @pytest.mark.parametrize(("shape", "holders"), [((1, 1), 2), ((70, 30), 3), ((5000, 2), 2)])

@@ -6,9 +6,9 @@ call the same function with shares of one shape, and each gets its share of the 
     b_0·b_1          one transfer: q chooses the pad k_{b_q} and p sends d = k_0 + b_p − k_1. The shares are −k_0, and
                      k_{b_q} + b_q·d
     (b_0 ⊕ b_1)·y_p  the same with (1 − 2·b_p)·y_p in place of b_p, and p adds b_p·y_p
-    [x_0 + x_1 < 0]  the sum of the highest bits and of the carry [x_q' > not x_p'] out of the 63 lower ones. With 16
+    [x_0 + x_1 < 0]  the sum of the highest bits and of the carry [x_q' > not x_p'] out of the lower ones. With their
                      digits a of not x_p' and b of x_q', a 1-of-16 transfer each gives shares of [b > a] and [b = a]. A
-                     tree of four levels joins neighbours, the higher one first: (g, e), (g', e') → (g ⊕ e·g', e·e')
+                     tree joins neighbours, the higher one first: (g, e), (g', e') → (g ⊕ e·g', e·e')
 
 The tree multiplies by triples that transfers make beside the digits' ones, so a level is one exchange of three bits a
 product. Where one transfer is enough, one half of the entries is sent by the first party and the other half by the
@@ -44,7 +44,6 @@ Steps: TypeAlias = Iterator[None]
 """Of a block of transfers: choose, offer, and hear what the other party has offered."""
 
 DIGIT_BITS: Final = 4
-DIGITS: Final = 64 // DIGIT_BITS
 DIGIT_VALUES: Final = 1 << DIGIT_BITS
 
 _DONE: Final = object()
@@ -85,21 +84,25 @@ class Bits:
         _pipeline(*self._multiply(_octets(left), _octets(right), share, 1))
         return torch.from_numpy(share.astype(np.bool_)).reshape(left.shape)
 
-    def negative(self, value: Tensor) -> Tensor:
-        """Return a share of [x_0 + x_1 < 0], bool, of shares of x: int64, of any shape; exact for each of 2^64 sums."""
-        flat = value.contiguous().reshape(-1).numpy()
+    def negative(self, value: Tensor, bits: int = 64) -> Tensor:
+        """Return a share of [x_0 + x_1 < 0], bool, of shares of x: int64, of any shape.
+
+        Exact for each of 2^``bits`` sums, from −2^(bits − 1) on; higher bits of shares do not count.
+        """
+        flat, count = value.contiguous().reshape(-1).numpy(), _digits_of(bits)
         offers, chooses = self._halves(flat.size)
-        digits, bounds = _digits(flat[chooses]).reshape(-1), _digits(~flat[offers]).reshape(-1)
+        digits, bounds = _digits(flat[chooses], bits).reshape(-1), _digits(~flat[offers], bits).reshape(-1)
         chosen, offered = np.empty(digits.size, np.uint8), np.empty(bounds.size, np.uint8)
-        left, right, both = triples = self._random_bits((DIGITS - 1) * flat.size)
+        left, right, both = triples = self._random_bits((count - 1) * flat.size)
         _pipeline(*self._compare(digits, bounds, chosen, offered), *self._multiply(left, right, both, 2))
-        joined, used = np.empty((DIGITS, flat.size), np.uint8), 0
-        joined[:, chooses], joined[:, offers] = chosen.reshape(DIGITS, -1), offered.reshape(DIGITS, -1)
+        joined, used = np.empty((count, flat.size), np.uint8), 0
+        joined[:, chooses], joined[:, offers] = chosen.reshape(count, -1), offered.reshape(count, -1)
         while len(joined) > 1:
-            lower, higher = joined[::2], joined[1::2]
+            pairs = len(joined) // 2 * 2
+            lower, higher = joined[:pairs:2], joined[1:pairs:2]
             product = self._opened(higher >> _ONE, lower, triples[:, used : used + lower.size])
-            joined, used = higher & _ONE ^ product, used + lower.size
-        sign = (joined[0] & _ONE).astype(np.bool_) ^ (flat < 0)
+            joined, used = np.concatenate([higher & _ONE ^ product, joined[pairs:]]), used + lower.size
+        sign = (joined[0] & _ONE).astype(np.bool_) ^ (flat >> (bits - 1) & 1).astype(np.bool_)
         return torch.from_numpy(sign).reshape(value.shape)
 
     def _halves(self, entries: int) -> tuple[slice, slice]:
@@ -217,14 +220,18 @@ def and_exchanges(entries: int) -> Exchanges:
     return _pipelined(_blocks(entries, entries, 1, lambda count: _planes_bytes(count, 1)))
 
 
-def negative_exchanges(entries: int) -> Exchanges:
-    """Return what ``negative`` of so many entries costs."""
-    triples, sent, received = (DIGITS - 1) * entries, DIGITS * -(-entries // 2), DIGITS * (entries // 2)
+def negative_exchanges(entries: int, bits: int = 64) -> Exchanges:
+    """Return what ``negative`` of so many entries of so many bits costs."""
+    digits = _digits_of(bits)
+    triples, sent, received = (digits - 1) * entries, digits * -(-entries // 2), digits * (entries // 2)
     offers = [
         *_blocks(sent, received, DIGIT_BITS, lambda count: _TABLE_OCTETS * count),
         *_blocks(triples, triples, 1, lambda count: _planes_bytes(count, 2)),
     ]
-    opened = [HEADER_BYTES + _planes_bytes(nodes * entries, 3) for nodes in (8, 4, 2, 1)]
+    opened = list[int]()
+    while digits > 1:
+        opened.append(HEADER_BYTES + _planes_bytes(digits // 2 * entries, 3))
+        digits -= digits // 2
     return [*_pipelined(offers), *((each, each) for each in opened)]
 
 
@@ -257,12 +264,16 @@ def _octets(bit: Tensor) -> Octets:
     return bit.contiguous().reshape(-1).numpy().view(np.uint8)
 
 
-def _digits(values: Integers) -> Octets:
-    """Cut the 63 lower bits of integers [n] into digits of four bits, the lowest first: uint8 [16, n]."""
-    octets = values.astype("<i8").view(np.uint8).reshape(-1, 8).T
-    digits = np.stack([octets & 15, octets >> DIGIT_BITS], 1).reshape(DIGITS, -1)
-    digits[-1] &= 7
-    return digits
+def _digits_of(bits: int) -> int:
+    """How many digits numbers of so many bits have below their highest."""
+    return -(-(bits - 1) // DIGIT_BITS)
+
+
+def _digits(values: Integers, bits: int) -> Octets:
+    """Cut the ``bits`` − 1 lower bits of integers [n] into digits of four bits, the lowest first: uint8 [digits, n]."""
+    below = values & ((1 << (bits - 1)) - 1)
+    octets = below.astype("<i8").view(np.uint8).reshape(-1, 8).T
+    return np.stack([octets & 15, octets >> DIGIT_BITS], 1).reshape(64 // DIGIT_BITS, -1)[: _digits_of(bits)]
 
 
 def _to_planes(values: Octets, width: int) -> Tensor:

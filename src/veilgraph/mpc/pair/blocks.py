@@ -117,21 +117,23 @@ class Plan:
         return self.shifts or shifting < inner * columns * (_SECONDS["transform"] + 2 * rows * _SECONDS["multiply"])
 
 
-def plans(sizes: Sizes, modulus: int, weight: float, squares: float, *, shifts: bool) -> list[Plan]:
+def plans(sizes: Sizes, modulus: int, weight: float, squares: float, *, shifts: bool, miss_bits: int = 0) -> list[Plan]:
     """List plans of products modulo t with blocks of many shapes, each with as many columns as fit, or with one.
 
     ``weight``, ``squares``: bounds of Σ|w| and of Σw² over a column of the right matrix. As errors fill a polynomial, a
-    result has the noise of all c columns of its block.
+    result has the noise of all c columns of its block. ``miss_bits``: as of a scheme; halves may be of half the degree.
     """
     n, k, m = sizes
     found = []
-    for a in _cuts(n, DEGREE):
-        for b in _cuts(k, DEGREE // a):
-            most = min(m, DEGREE // (a * b))
-            for c in {-(-m // -(-m // most)), *((1,) if shifts else ())}:
-                with suppress(ConfigError):
-                    found.append(Plan(sizes, (a, b, c), scheme(modulus, c * weight, c * squares), shifts))
-    return found or [Plan(sizes, (1, 1, 1), scheme(modulus, weight, squares), shifts)]
+    for degree in (DEGREE // 2, DEGREE) if miss_bits else (DEGREE,):
+        for a in _cuts(n, degree):
+            for b in _cuts(k, degree // a):
+                most = min(m, degree // (a * b))
+                for c in {-(-m // -(-m // most)), *((1,) if shifts else ())}:
+                    with suppress(ConfigError):
+                        form = scheme(modulus, c * weight, c * squares, miss_bits, degree)
+                        found.append(Plan(sizes, (a, b, c), form, shifts))
+    return found or [Plan(sizes, (1, 1, 1), scheme(modulus, weight, squares, miss_bits), shifts)]
 
 
 def _cuts(size: int, most: int) -> list[int]:
@@ -158,7 +160,8 @@ def encrypt_matrix(peer: Peer, owner: Owner, plan: Plan, left: Words) -> Words:
         owner.send(peer, owner.encrypt(polynomials, transformed=not plan.shifts)[:, :, : plan.kept])
     share = np.empty((rows, a, columns, c), np.uint64)
     for part in parts(columns, COLUMNS_AT_ONCE):
-        answers = owner.receive(peer, len(part) * rows, plan.places).reshape(len(part), rows, a, c)
+        receive = owner.receive_halves if plan.scheme.miss_bits else owner.receive
+        answers = receive(peer, len(part) * rows, plan.places).reshape(len(part), rows, a, c)
         share[:, :, part.start : part.stop] = answers.transpose(1, 2, 0, 3)
     return _trimmed(share, plan.sizes)
 
@@ -186,8 +189,12 @@ def multiply_matrix(peer: Peer, responder: Responder, plan: Plan, right: Words |
     share, held = np.empty((rows, a, columns, c), np.uint64), list[Tensor]()
     for part in parts(columns, COLUMNS_AT_ONCE):
         sums = multiply(part)
-        own = responder.draw(len(part) * rows, a * c) & np.uint64(plan.scheme.modulus - 1)
-        held.append(responder.answer(sums, plan.places, own, transformed=not sparse))
+        if plan.scheme.miss_bits:
+            message, own = responder.halve(sums, plan.places, transformed=not sparse)
+        else:
+            own = responder.draw(len(part) * rows, a * c) & np.uint64(plan.scheme.modulus - 1)
+            message = responder.answer(sums, plan.places, own, transformed=not sparse)
+        held.append(message)
         share[:, :, part.start : part.stop] = own.reshape(len(part), rows, a, c).transpose(1, 2, 0, 3)
         if not sparse or part.stop == columns or len(held) * held[0].nbytes >= HELD_BYTES:
             while held:

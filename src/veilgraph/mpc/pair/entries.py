@@ -2,15 +2,17 @@
 
 Modulo a prime t ≡ 1 mod 2N a polynomial stands for N slots, its values at the roots of x^N + 1, and a product of
 polynomials for the products of their slots (Smart and Vercauteren, 2014). One party encrypts its x_j in slots, and the
-other one answers with V − Z for V = Σ_j x_j·y_j, of at most 2^8 terms. Where entries are fewer than slots, several j
-lie side by side in a polynomial, and parties add their shares of these at home.
+other one answers with halves of V = Σ_j x_j·y_j, of at most 2^6 terms: both then have shares modulo t. Where entries
+are fewer than slots, several j lie side by side in a polynomial, and parties add their shares of these at home.
 
 Where one party's numbers are factors of rows, ``scale``, it encrypts each once, for all columns of the other's rows.
 
-Primes t of 60 bits hold that integer: three for numbers of 64 bits, |V| ≤ 2^134, two for 32 bits, |V| ≤ 2^70. Z, the
-answering party's share, is uniform modulo their product T ≈ 2^180 or 2^120, so V − Z says nothing. As integers around
-zero, V − Z and Z add up to V unless V − Z is beyond ±T/2, or one of both is within T·2^-61 of it, as fractions have 64
-bits: a chance of |V|/T + 2^-60, at most 2^-45 an entry, 2^-52 of two terms. Shares are taken modulo 2^64 at the end.
+Three primes t of 58 bits hold that integer, |V| ≤ 2^132. Shares are uniform modulo their product T ≈ 2^174. As integers
+around zero they add up to V unless V less one of them is beyond ±T/2, or one is within T·2^-61 of it, as fractions have
+64 bits: a chance of |V|/T + 2^-60, at most 2^-42 an entry, 2^-47 of two terms. A coefficient that halves make wrong
+(``lattice``) spoils all entries of its polynomial. Shares are taken modulo 2^64 at the end.
+
+Sums known to be below 2^55 need one prime. Its shares add up to V or, where a bit tells it, to V less t (``exchange``).
 """
 
 from __future__ import annotations
@@ -25,15 +27,16 @@ import torch
 from torch import Tensor
 
 from veilgraph.mpc.pair.blocks import parts
-from veilgraph.mpc.pair.lattice import DEGREE, Keys, Owner, Responder, Scheme, scheme
+from veilgraph.mpc.pair.lattice import DEGREE, MISS_BITS, Keys, Owner, Responder, Scheme, scheme
 from veilgraph.mpc.pair.ntt import Words
 from veilgraph.mpc.pair.peer import Peer
 from veilgraph.mpc.pair.polynomials import Ring, primes_below
 
-PRIME_BITS: Final = 60
-MOST_TERMS: Final = 1 << 8
-NARROW_BITS: Final = 32
-_PRIMES: Final = {32: 2, 64: 3}
+PRIME_BITS: Final = 58
+MOST_TERMS: Final = 1 << 6
+NARROW_BITS: Final = 55
+"""log2 of a sum that one prime holds, as four times it is below the prime."""
+_PRIMES: Final = 3  # of numbers of 64 bits
 _AT_ONCE: Final = 8  # polynomials of each prime in a message
 _MOST_PARTS: Final = 16  # more than rows need at least, that are tried
 _PLACES: Final = np.arange(DEGREE, dtype=np.uint64)
@@ -46,12 +49,12 @@ Ciphertexts = tuple[Words, Words]
 class Plan:
     """How J terms of n entries lie in polynomials: ``beside`` terms side by side, and ``rows`` of them, that are added.
 
-    ``bits``: 32 or 64, of the numbers.
+    ``primes``: 1 or 3.
     """
 
     terms: int
     entries: int
-    bits: int
+    primes: int
 
     @property
     def beside(self) -> int:
@@ -80,9 +83,9 @@ class Plan:
 
     def messages(self) -> list[tuple[int, int]]:
         """Bytes that the encrypting and the answering party send, message by message."""
-        primes = range(_PRIMES[self.bits])
+        primes = range(self.primes)
         fresh = [8 * self.scheme.fresh_words(self.rows * len(group)) for group in self.groups for _ in primes]
-        answers = [8 * self.scheme.answer_words(len(group), DEGREE) for group in self.groups for _ in primes]
+        answers = [8 * self.scheme.answer_words(len(group), 0) for group in self.groups for _ in primes]
         return [(size, 0) for size in fresh] + [(0, size) for size in answers]
 
     def slots(self, own: Tensor) -> Words:
@@ -137,10 +140,8 @@ class ScalePlan:
 
     def messages(self) -> list[tuple[int, int]]:
         """Bytes that the encrypting and the answering party send, message by message."""
-        fresh = [8 * self.scheme.fresh_words(1)] * _PRIMES[64] * self.parts
-        answers = [
-            8 * self.scheme.answer_words(len(group), DEGREE) for group in self.groups for _ in range(_PRIMES[64])
-        ]
+        fresh = [8 * self.scheme.fresh_words(1)] * _PRIMES * self.parts
+        answers = [8 * self.scheme.answer_words(len(group), 0) for group in self.groups for _ in range(_PRIMES)]
         return [(size, 0) for size in fresh] + [(0, size) for size in answers * self.parts]
 
     def factors(self, own: Tensor) -> Words:
@@ -182,16 +183,29 @@ def plan_of(terms: int, entries: int, bits: int) -> Plan:
     """Plan a sum of so many terms; ``ValueError``: of none, or of more than ``MOST_TERMS``."""
     if not (1 <= terms <= MOST_TERMS and entries):
         raise ValueError(f"[{terms}, {entries}] numbers: give 1 to {MOST_TERMS} terms of one entry or more")
-    return Plan(terms, entries, NARROW_BITS if bits <= NARROW_BITS else 64)
+    return Plan(terms, entries, 1 if bits <= NARROW_BITS else _PRIMES)
+
+
+def widths(terms: int, entries: int) -> list[int]:
+    """Cut the entries of sums of so many terms into one part or two, whichever leaves fewer slots empty."""
+    half = DEGREE // 2
+    whole = entries // half * half
+    cuts = [[entries]] + [[whole, entries - whole]] * (0 < whole < entries)
+
+    def size(cut: list[int]) -> int:
+        plans = [plan_of(len(part), width, 64) for width in cut for part in parts(terms, MOST_TERMS)]
+        return sum(sum(map(sum, plan.messages())) for plan in plans)
+
+    return min(cuts, key=size)
 
 
 def inner(keys: Keys, own: Tensor, bits: int = 64, *, encrypts: bool) -> Tensor:
-    """Return this party's share of Σ_j x_j·y_j modulo 2^64: int64 [n].
+    """Return this party's share of Σ_j x_j·y_j, int64 [n]: modulo 2^64, or of a narrow sum modulo ``narrow_prime``.
 
     Args:
         keys: of this party's session with the other one.
         own: its x or y, int64 [J, n], J at most ``MOST_TERMS``.
-        bits: public; all numbers are below 2^(bits − 1) in magnitude.
+        bits: public; the sum is narrow if it is below 2^bits in magnitude for ``NARROW_BITS`` or less.
         encrypts: whether this party encrypts, and the other one answers.
 
     """
@@ -217,14 +231,14 @@ def scale(keys: Keys, factors: Tensor | None, rows: Tensor | None, sizes: tuple[
         raise ValueError("a party gives one of factors and rows, and None for what the other party has")
     plan = plan_scale(*sizes)
     if factors is not None:
-        owner, ring = keys.owner(plan.scheme), _slots(_PRIMES[64])
+        owner, ring = keys.owner(plan.scheme), _slots(_PRIMES)
         _send_slots(keys.peer, owner, ring, plan.factors(factors))
         shares = [
             _receive_slots(keys.peer, owner, ring, len(group)) for _ in range(plan.parts) for group in plan.groups
         ]
     else:
         assert rows is not None
-        responder, ring = keys.responder(plan.scheme), _slots(_PRIMES[64])
+        responder, ring = keys.responder(plan.scheme), _slots(_PRIMES)
         received = [[responder.receive(keys.peer, 1) for _ in ring.primes] for _ in range(plan.parts)]
         shares = [
             _answer_slots(keys.peer, responder, ring, own[group.start : group.stop], 1, iter(ciphertexts))
@@ -236,7 +250,7 @@ def scale(keys: Keys, factors: Tensor | None, rows: Tensor | None, sizes: tuple[
 
 def _encrypt(peer: Peer, owner: Owner, plan: Plan, slots: Words) -> Words:
     """Do the encrypting party's part with its numbers [answers, rows, N], and return its share [answers, N]."""
-    ring = _slots(_PRIMES[plan.bits])
+    ring = _slots(plan.primes)
     for group in plan.groups:
         _send_slots(peer, owner, ring, slots[group.start : group.stop].reshape(-1, DEGREE), together=True)
     return np.concatenate([_receive_slots(peer, owner, ring, len(group)) for group in plan.groups])
@@ -244,7 +258,7 @@ def _encrypt(peer: Peer, owner: Owner, plan: Plan, slots: Words) -> Words:
 
 def _answer(peer: Peer, responder: Responder, plan: Plan, slots: Words) -> Words:
     """Do the other party's part, likewise."""
-    ring, shares = _slots(_PRIMES[plan.bits]), []
+    ring, shares = _slots(plan.primes), []
     for group in plan.groups:
         own = slots[group.start : group.stop].reshape(-1, DEGREE)
         received = (responder.receive(peer, len(own)) for _ in ring.primes)
@@ -261,9 +275,8 @@ def _send_slots(peer: Peer, owner: Owner, ring: Ring, slots: Words, *, together:
 
 
 def _receive_slots(peer: Peer, owner: Owner, ring: Ring, count: int) -> Words:
-    """Receive so many answers modulo each prime, and return the numbers in their slots modulo 2^64: [count, N]."""
-    answers = [owner.receive(peer, count, _PLACES, modulus) for modulus in ring.primes]
-    return ring.integers(ring.transform(np.stack(answers, axis=1)))[1]
+    """Receive so many answers modulo each prime, and return the share of what is in their slots: [count, N]."""
+    return _in_slots(ring, [owner.receive_halves(peer, count, _PLACES, modulus) for modulus in ring.primes])
 
 
 def _answer_slots(
@@ -274,14 +287,15 @@ def _answer_slots(
     Returns this party's share [count, N] modulo 2^64.
     """
     ring, plain = responder.scheme.ring, own_ring.untransform(own_ring.residues(slots))
-    own, masks = _draw_masks(responder, own_ring, len(slots) // rows)
+    shares = []
     for place, (modulus, ciphertexts) in enumerate(zip(own_ring.primes, received, strict=True)):
         around_zero = plain[:, place] - np.where(plain[:, place] > modulus // 2, np.uint64(modulus), np.uint64(0))
         weights = ring.transform(ring.residues(around_zero))
         first, second = (_summed(ring, ring.multiply(weights, part), rows) for part in ciphertexts)
-        mask = np.ascontiguousarray(masks[:, place])
-        peer.tell(responder.answer((first, second), _PLACES, mask, modulus=modulus))
-    return own
+        message, share = responder.halve((first, second), _PLACES, modulus=modulus)
+        peer.tell(message)
+        shares.append(share)
+    return _in_slots(own_ring, shares)
 
 
 def _summed(ring: Ring, products: Words, rows: int) -> Words:
@@ -292,10 +306,14 @@ def _summed(ring: Ring, products: Words, rows: int) -> Words:
     return total
 
 
-def _draw_masks(responder: Responder, ring: Ring, count: int) -> tuple[Words, Words]:
-    """Draw Z, modulo 2^64 [count, N], and as polynomials with these slots [count, primes, N]."""
-    masks = responder.draw_polynomials(ring, count)
-    return ring.integers(ring.transform(masks.copy()))[1], masks
+def _in_slots(ring: Ring, shares: list[Words]) -> Words:
+    """Return the integers around zero in the slots of polynomials modulo each prime, as words: [count, N]."""
+    return ring.integers(ring.transform(np.stack(shares, axis=1)))[1]
+
+
+def narrow_prime() -> int:
+    """Return the modulus of shares of narrow sums."""
+    return _slots(1).primes[0]
 
 
 @cache
@@ -307,4 +325,4 @@ def _slots(primes: int) -> Ring:
 @lru_cache(64)
 def _scheme(rows: int) -> Scheme:
     half = 2.0 ** (PRIME_BITS - 1)
-    return scheme(_slots(1).primes[0], rows * DEGREE * half, rows * DEGREE * half * half)
+    return scheme(_slots(1).primes[0], rows * DEGREE * half, rows * DEGREE * half * half, MISS_BITS)

@@ -17,7 +17,7 @@ owner's e1 drowned below). The first part follows from it, from s, and from Σ w
 
 of which f is drawn from a range 2^66 times as wide as all else: the statistical distance to f alone is below 2^-66 a
 coefficient. So what the owner gets can be simulated from its uniform share. Distances add up: in a job of 2^26
-coefficients, as the shipped Cora is one of, the probability that the noise of any shows is below 2^-40.
+coefficients the probability that the noise of any shows is below 2^-40.
 
 **What the other party learns.** Nothing, as (c0, c1) is uniform to whoever does not know s (ring-LWE again).
 
@@ -28,9 +28,18 @@ at most T·√(N/4) + 1 units of 2^-b·t, which b keeps below 2/9. The whole is 
 result is wrong only if a bound on the noise of rounding fails: 2^-71 a coefficient, below 2^-40 for a job of 2^31
 coefficients.
 
-**Security.** N = 8192 with q ≤ 2^218: 128 bits against classical attacks by the table of the Homomorphic Encryption
-Standard (2018) for ternary keys and errors of deviation 3.2. Parties are semi-honest: the owner's public key is taken
-to be well formed.
+**Halves.** Or the second part is sent alone, and nothing is flooded. The owner's share is ⌊t/2^b·(second part)·s⌉, the
+other party's ⌊t/q·(first part)⌉ (Dodis, Halevi, Rothblum and Wichs, CRYPTO 2016, lemma 1; Boyle, Kohl and Scholl,
+Eurocrypt 2019). They add up to m but where noise carries one of the two over a rounding's edge, as the second part is
+as good as uniform with the probability E|noise|·t/2^b: below 2^-48 a coefficient by the choice of q and b. The owner
+gets the second part, which says nothing, as above, and its share follows from that: the simulator draws both at once.
+Where a result may be a unit or two off (``ROUGH_BITS``), q and b are smaller, and so may be the degree. These units
+depend on noise and key: messages say nothing, but who learns a result to its last bit, and what it should be, learns
+of them. So such results must be multiplied or cut before they are revealed.
+
+**Security.** N = 8192 with q ≤ 2^218, or 4096 with q ≤ 2^109: 128 bits against classical attacks by the table of the
+Homomorphic Encryption Standard (2018) for ternary keys and errors of deviation 3.2. Parties are semi-honest: the
+owner's public key is taken to be well formed.
 """
 
 from __future__ import annotations
@@ -54,26 +63,34 @@ from veilgraph.mpc.pair.peer import Peer
 from veilgraph.mpc.pair.polynomials import Ring, primes_below, ring, words
 
 DEGREE: Final = 8192
-"""N."""
-MODULUS_BITS: Final = 218
-"""Most bits of q for 128 bits of security at this degree."""
+"""N, where a product is not said to be of a smaller one."""
+MODULUS_BITS: Final = {DEGREE: 218, DEGREE // 2: 109}
+"""Most bits of q for 128 bits of security at each degree."""
 FLOOD_BITS: Final = 66
 """log2 of how much wider the flood is than the noise that depends on data."""
 VARIANCE: Final = 10.5
 WORD_BITS: Final = 64
+MISS_BITS: Final = 49
+"""−log2 of the probability that the noise before rounding makes a coefficient of a half wrong; likewise rounding's."""
+ROUGH_BITS: Final = 3
+"""The same where results may be a unit or two off."""
 TAIL: Final = 10.0
 """T: deviations of a sum of noise that are exceeded with probability 2·exp(−T²/2) = 2^-71."""
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """Degree N, plaintext modulus t, L primes of so many bits, and F: floods are uniform in ±2^F."""
+    """Degree N, plaintext modulus t, L primes of so many bits, and F: floods are uniform in ±2^F.
+
+    ``miss_bits``: answers are halves, that are wrong with such a probability; 0: they are whole, with floods.
+    """
 
     degree: int
     modulus: int
     prime_bits: int
     primes: int
     flood_bits: int
+    miss_bits: int = 0
 
     @property
     def ring(self) -> Ring:
@@ -83,6 +100,8 @@ class Scheme:
     @cached_property
     def answer_bits(self) -> int:
         """b: answers are rounded to multiples of q/2^b."""
+        if self.miss_bits:
+            return _half_bits(self.modulus, self.miss_bits, self.degree)
         return ceil(log2(self.modulus) + log2(4.5 * (TAIL * sqrt(self.degree / 4) + 1)))
 
     @cached_property
@@ -96,7 +115,11 @@ class Scheme:
     def wire_bytes(self, fresh: int, kept: int, answers: int, places: int) -> float:
         """Bytes of so many ciphertexts both ways, up to a few words: to compare costs."""
         sent = fresh * kept * self.primes * self.prime_bits
-        return (sent + answers * (self.degree + places) * self.answer_bits) / 8
+        return (sent + answers * (self.degree + self.first_places(places)) * self.answer_bits) / 8
+
+    def first_places(self, places: int) -> int:
+        """Coefficients of an answer's first part that are sent, of so many that are wanted."""
+        return 0 if self.miss_bits else places
 
     def fresh_words(self, count: int, kept: int | None = None) -> int:
         """Words of a message of ``count`` ciphertexts of which ``kept`` coefficients are sent."""
@@ -104,28 +127,37 @@ class Scheme:
 
     def answer_words(self, count: int, places: int) -> int:
         """Words of a message of ``count`` answers with so many wanted coefficients."""
-        return _wide_words(count * self.degree, self.answer_bits) + _wide_words(count * places, self.answer_bits)
+        firsts = count * self.first_places(places)
+        return _wide_words(count * self.degree, self.answer_bits) + _wide_words(firsts, self.answer_bits)
 
 
 @lru_cache(256)
-def scheme(modulus: int, weight: float, squares: float) -> Scheme:
-    """Choose the smallest scheme for messages modulo t.
+def scheme(modulus: int, weight: float, squares: float, miss_bits: int = 0, degree: int = DEGREE) -> Scheme:
+    """Choose the smallest scheme of a degree for messages modulo t; ``miss_bits``: as of a scheme.
 
     ``weight``: bound of Σ|w| over all coefficients w of all polynomials that an answer sums up; ``squares``: of Σw².
     Raises ``ConfigError``: the modulus would be larger than is secure.
     """
-    noise = TAIL * sqrt(VARIANCE) * (sqrt(squares) + 2 * sqrt(DEGREE)) + weight / 2
-    flood = FLOOD_BITS + ceil(log2(noise))
+    noise = TAIL * sqrt(VARIANCE) * (sqrt(squares) + 2 * sqrt(degree)) + weight / 2
+    flood = 0 if miss_bits else FLOOD_BITS + ceil(log2(noise))
     needed = ceil(log2(modulus)) + flood + 2
+    if miss_bits:  # and room for a half times the key
+        room = _half_bits(modulus, miss_bits, degree) + ceil(log2(degree)) + 2
+        needed = max(ceil(log2(modulus)) + ceil(log2(noise)) + miss_bits, room)
     primes = -(-needed // ntt.PRIME_BITS)
     prime_bits = -(-needed // primes)
-    if primes * prime_bits > MODULUS_BITS:
+    if primes * prime_bits > (most := MODULUS_BITS[degree]):
         raise ConfigError(
-            f"a product needs a modulus of {primes * prime_bits} bits, above the {MODULUS_BITS} that are secure; "
+            f"a product needs a modulus of {primes * prime_bits} bits, above the {most} that are secure; "
             "compute it in smaller parts",
             code="modulus",
         )
-    return Scheme(DEGREE, modulus, prime_bits, primes, flood)
+    return Scheme(degree, modulus, prime_bits, primes, flood, miss_bits)
+
+
+def _half_bits(modulus: int, miss_bits: int, degree: int) -> int:
+    """B of halves: what rounding adds, times a ternary key, has a deviation of √(N·2/3/12) units of t/2^b."""
+    return ceil(log2(modulus) + log2(sqrt(degree / 18) + 1) + miss_bits)
 
 
 class Owner:
@@ -160,21 +192,32 @@ class Owner:
         """Send c0 of ciphertexts."""
         peer.tell(_as_message(pack(first, self.scheme.prime_bits)))
 
-    def receive(self, peer: Peer, count: int, places: Words, modulus: int | None = None) -> Words:
+    def receive(self, peer: Peer, count: int, places: Words) -> Words:
         """Receive answers and decrypt what is at the places: [count, places] modulo t."""
         form, wanted = self.scheme, len(places)
         heard = peer.hear((form.answer_words(count, wanted),), torch.int64).numpy().view(np.uint64)
         size = _wide_words(count * form.degree, form.answer_bits)
         second_hi, second_lo = _unpack_wide(heard[:size], form, (count, form.degree))
         first_hi, first_lo = _unpack_wide(heard[size:], form, (count, wanted))
-        small = form.small_ring
-        products = small.transform(small.wide_residues(second_hi, second_lo, signed=False))
-        key = np.ascontiguousarray(self._key[:, : len(small.primes)])
-        products = small.untransform(small.multiply(products, key))[:, :, places.astype(np.int64)]
-        hi, lo = small.integers(products)
-        return ntt.messages(
-            hi, lo, first_hi, first_lo, form.answer_bits, np.uint64((modulus or form.modulus) % (1 << 64))
-        )
+        products = self._times_key(second_hi, second_lo)[:, :, places.astype(np.int64)]
+        hi, lo = form.small_ring.integers(products)
+        return ntt.messages(hi, lo, first_hi, first_lo, form.answer_bits, np.uint64(form.modulus % (1 << 64)))
+
+    def receive_halves(self, peer: Peer, count: int, places: Words, modulus: int | None = None) -> Words:
+        """Receive answers that are halves, and return this party's share of the places: [count, places] modulo t.
+
+        ``modulus``: another t of the same size as the scheme's.
+        """
+        form = self.scheme
+        heard = peer.hear((form.answer_words(count, len(places)),), torch.int64).numpy().view(np.uint64)
+        products = self._times_key(*_unpack_wide(heard, form, (count, form.degree)))[:, :, places.astype(np.int64)]
+        return _rounded(*form.small_ring.integers(products), form, modulus)
+
+    def _times_key(self, hi: Words, lo: Words) -> Words:
+        """Multiply what was received by the key: residues of the small ring, [count, L, N]."""
+        small = self.scheme.small_ring
+        products = small.transform(small.wide_residues(hi, lo, signed=False))
+        return small.untransform(small.multiply(products, np.ascontiguousarray(self._key[:, : len(small.primes)])))
 
 
 class Responder:
@@ -205,10 +248,6 @@ class Responder:
         """Draw this party's own share: uniform modulo 2^64."""
         return words(self._own, *shape)
 
-    def draw_polynomials(self, ring: Ring, count: int) -> Words:
-        """Draw uniform polynomials of another ring, for this party's own share."""
-        return ring.uniform(self._own, count)
-
     def answer(
         self,
         sums: tuple[Words, Words],
@@ -216,13 +255,34 @@ class Responder:
         shares: Words,
         *,
         transformed: bool = True,
-        modulus: int | None = None,
     ) -> Tensor:
         """Return the message of results at the places, less the shares [count, places] modulo t.
 
         ``sums``: Σ w·c0 and Σ w·c1 [count, L, N], transformed; or else coefficients, and then the first of them at the
         places only [count, L, places]. Both are overwritten.
         """
+        polynomials = self.scheme.ring
+        wanted, second = self._hidden(sums, places, transformed=transformed)
+        polynomials.add(wanted, self._flood(*shares.shape))
+        polynomials.subtract(wanted, polynomials.scaled(shares, self.scheme.modulus))
+        bits = self.scheme.answer_bits
+        parts = [_pack_wide(*polynomials.switched(part, bits), bits) for part in (second, wanted)]
+        return _as_message(np.concatenate(parts))
+
+    def halve(
+        self, sums: tuple[Words, Words], places: Words, *, transformed: bool = True, modulus: int | None = None
+    ) -> tuple[Tensor, Words]:
+        """Return the message of a half of results, and this party's share of the places: [count, places] modulo t.
+
+        ``sums``: as of ``answer``; ``modulus``: as of ``Owner.receive_halves``.
+        """
+        bits, polynomials = self.scheme.answer_bits, self.scheme.ring
+        wanted, second = self._hidden(sums, places, transformed=transformed)
+        message = _as_message(_pack_wide(*polynomials.switched(second, bits), bits))
+        return message, _rounded(*polynomials.switched(wanted, bits), self.scheme, modulus)
+
+    def _hidden(self, sums: tuple[Words, Words], places: Words, *, transformed: bool) -> tuple[Words, Words]:
+        """Add an encryption of zero: coefficients of the first part at the places, and of the second part."""
         first, second = sums
         polynomials, at = self.scheme.ring, places.astype(np.int64)
         once = polynomials.transform(polynomials.ternary(self._own, len(second)))
@@ -235,11 +295,7 @@ class Responder:
             wanted = polynomials.add(first, np.ascontiguousarray(polynomials.untransform(zeros[0])[:, :, at]))
             polynomials.add(second, polynomials.untransform(zeros[1]))
         polynomials.add(second, polynomials.noise(self._own, len(second)))
-        polynomials.add(wanted, self._flood(*shares.shape))
-        polynomials.subtract(wanted, polynomials.scaled(shares, modulus or self.scheme.modulus))
-        bits = self.scheme.answer_bits
-        parts = [_pack_wide(*polynomials.switched(part, bits), bits) for part in (second, wanted)]
-        return _as_message(np.concatenate(parts))
+        return wanted, second
 
     def _flood(self, *shape: int) -> Words:
         """Residues of uniform integers in ±2^F."""
@@ -280,6 +336,12 @@ class Keys:
 def key_messages(form: Scheme) -> list[int]:
     """Bytes of the messages by which a party tells its key for a scheme."""
     return [SEED_BYTES, 8 * form.fresh_words(1)]
+
+
+def _rounded(hi: Words, lo: Words, form: Scheme, modulus: int | None) -> Words:
+    """Return ⌊x·t/2^b⌉ modulo t of integers x of word pairs."""
+    nothing = np.zeros_like(lo)
+    return ntt.messages(hi, lo, nothing, nothing, form.answer_bits, np.uint64((modulus or form.modulus) % (1 << 64)))
 
 
 def _wide_words(count: int, bits: int) -> int:

@@ -24,12 +24,14 @@ _QUARTER_BITS: Final = 36
 MOST_CLASSES: Final = 512
 _TIE_BITS: Final = 10  # twice as many units as classes there are at most
 _CLIPPED: Final = 16  # σ is 0 or 1 beyond it, up to 2^-23
+_NEAR_BITS: Final = 6  # or beyond 2^-6 less
 _PERIOD_BITS: Final = 6  # P = 64
 SINES: Final = tuple(4 * math.pi / 64 / math.sinh(2 * math.pi**2 / 64 * odd) for odd in range(1, 32, 2))
 """Fourier coefficients of 1, 3, … times the frequency 1/P: (4π/P)/sinh(2π²k/P)."""
 _LINE: Final = (1.127, 0.158)  # 1.127 − 0.158·u is x^(−1/2) within a seventh on [1, 4]
 _ROOT_STEPS: Final = 3
 _BLOCK: Final = 1024  # entries that one range test adds up
+_BOUND_BITS: Final = 7
 _TRIALS: Final = 16  # range tests of each block: one beyond the bound is missed with a chance of at most 2^-16
 
 
@@ -38,10 +40,12 @@ def range_tests(wire: Wire, most: int) -> Wire:
 
     Every block of entries is added up ``_TRIALS`` times under public random signs. Flip the sign of an entry w with
     most ≤ |w| < 2^63 − most: of both sums modulo 2^64 at most one is below ``most``, so half of the signs show it. In
-    range, a sum is of the order of the block's L2 norm, so the bound has to be far above the usual entry.
+    range, a sum is of the order of the block's L2 norm, so the bound has to be far above the usual entry. The result
+    has so many fractional bits that whole numbers are 2^-``_BOUND_BITS`` of the bound, or finer: they are enough.
     """
     sums = wire.map(_signed_sums)
-    return concatenate([sums, -sums]).plus(-most).halved(-wire.bits)
+    fine = max(0, (most << wire.bits).bit_length() - 1 - _BOUND_BITS)
+    return concatenate([sums, -sums]).plus(-most).halved(fine - wire.bits)
 
 
 def _signed_sums(part: Tensor) -> Tensor:
@@ -120,7 +124,8 @@ def logistic(machine: Machine, wire: Wire) -> Summands:
     waves = machine.sines(wire, _PERIOD_BITS, SINES)
     beyond = concatenate([wire.plus(-_CLIPPED)[None], (-wire).plus(-_CLIPPED)[None]])
     found, within = machine.both(
-        lambda: machine.open(waves, waves.bits - ERROR_BITS), lambda: machine.negative(beyond, WHOLE_BITS)
+        lambda: machine.open(waves, waves.bits - ERROR_BITS),
+        lambda: machine.negative(beyond, WHOLE_BITS, _NEAR_BITS),
     )
     rest = concatenate([(-found).plus(0.5)[None], (-found).plus(-0.5)[None]])
     clipped = machine.gate(~within, rest)

@@ -284,11 +284,13 @@ class Machine(ABC):
             raise ValueError(f"bits={summands.bits}: noise is whole numbers, so bits must be 0; give whole numbers")
         return replace(summands, part=summands.part + two_sided(summands.shape, epsilon, self.noise))
 
-    def negative(self, wire: Wire, whole_bits: int | None = None) -> Bit:
+    def negative(self, wire: Wire, whole_bits: int | None = None, fine_bits: int | None = None) -> Bit:
         """Whether each entry of a wire of Z_2^64 is below zero. Three rounds; of few with ``whole_bits`` n two.
 
         Every entry is then below 2^n in magnitude, or what is said of it is wrong; one between zero and −2^(n − 36)
         may count as not below zero. With ``whole_bits`` and fractional bits up to 36 together that is no entry.
+        ``fine_bits``: how many bits below the point are enough, so that an entry between zero and −2^−fine_bits may
+        count as not below zero. Two holders without a dealer then compare fewer; with one it saves nothing.
         Rounds are of ``COMPARED_AT_ONCE`` entries each.
         """
         if prod(wire.shape) > FEW_COMPARED:

@@ -24,7 +24,8 @@ from typing_extensions import override
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import NOBODY, Link, PartyId
-from veilgraph.mpc.ring import matmul, transposed_matmul
+from veilgraph.mpc.ring import column_products, matmul, transposed_matmul
+from veilgraph.mpc.sealed.comparison import SHORT_BITS
 from veilgraph.mpc.sealed.correlations import Holder, Operation, Result, encoded
 from veilgraph.mpc.sealed.hidden_graph import HiddenGraph
 from veilgraph.mpc.sealed.hops import Hide
@@ -35,6 +36,7 @@ from veilgraph.mpc.sealed.picks import Pick
 from veilgraph.mpc.sealed.sines import FACTOR_BITS, SUM_BITS, UNIT_BITS, odd_multiples
 from veilgraph.mpc.sealed.wire import DTYPES, Bilinear, Bit, Ring, Summands, Wire, concatenate
 
+_ROUGH_FROM: Final = 12  # fractional bits, of which two units are below 2^-11
 _DEGREE_BITS: Final = 18  # of the most edges at a node
 
 
@@ -51,8 +53,10 @@ class Together(Protocol):
         sizes: tuple[int, int, int],
         multiplies: Literal["left", "right"] | None,
         /,
+        *,
+        rough: bool,
     ) -> Tensor:
-        """``left`` [n, k] of one party times ``right`` [k, m] of the other: [n, m].
+        """``left`` [n, k] of one party times ``right`` [k, m] of the other: [n, m]; ``rough``: up to two units.
 
         ``multiplies``: whose owner works in plaintext, for less where it has few entries that are not zero.
         """
@@ -64,7 +68,7 @@ class Together(Protocol):
         """What one sends to the other, under masks that are used once: at both, of this shape and dtype."""
 
     def inner(self, own: Tensor, bits: int = 64, /) -> Tensor:
-        """Σ_j x_j·y_j of the first party's x and the second's y, [J, n] of signed numbers of ``bits``: [n]."""
+        """Σ_j x_j·y_j of the first party's x and the second's y, [J, n], below 2^``bits`` unless that is 64: [n]."""
 
     def hop(
         self,
@@ -75,9 +79,12 @@ class Together(Protocol):
         ring: Ring,
         bits: int,
         /,
+        *,
+        rough: bool,
     ) -> Tensor:
         """A sparse ``matrix`` of one party times the other's ``rows``, in ``ring``: [targets, columns].
 
+        ``rough``: up to two units.
         Entries of a row of the matrix sum up to 2^bits in magnitude at most.
         """
 
@@ -90,8 +97,8 @@ class Together(Protocol):
     def gate(self, bit: Tensor, number: Tensor, /) -> Tensor:
         """A bit times a number."""
 
-    def negative(self, share: Tensor, /) -> Tensor:
-        """Whether a number of Z_2^64 is below zero: a bit."""
+    def negative(self, share: Tensor, bits: int = 64, /) -> Tensor:
+        """Whether a number of Z_2^``bits`` is below zero: a bit. Higher bits of shares do not count."""
 
 
 class PairMachine(Machine):
@@ -182,8 +189,14 @@ class PairMachine(Machine):
             return Summands(function(self._own(left), self._own(right)), bits)
         if function is torch.mul:
             return Summands(self._entries(left, right, meets), bits)
+        if function is column_products:
+            own, other = self._own(left), self._own(right)
+            if left is right:
+                return Summands(function(own, own) + 2 * self._together.inner(own)[None], bits)
+            terms = torch.cat([own if holder == self.party else other for holder in meets])
+            return Summands(function(own, other) + self._together.inner(terms)[None], bits)
         if function is not matmul and function is not transposed_matmul:
-            raise TypeError(f"{function}: two holders without a dealer multiply entries and matrices alone")
+            raise TypeError(f"{function}: two holders without a dealer multiply entries, columns and matrices alone")
         one, other = self._own(left), self._own(right)
         one = one.T if function is transposed_matmul else one
         # What a holder put in may be sparse, a share never is.
@@ -191,7 +204,8 @@ class PairMachine(Machine):
 
         def make(columns: Tensor | None, count: int) -> Tensor:
             sizes = one.shape[0], one.shape[1], count
-            return self._together.matmul(one if columns is None else None, columns, sizes, multiplies)
+            own = one if columns is None else None
+            return self._together.matmul(own, columns, sizes, multiplies, rough=is_rough(bits))
 
         kind = function.__name__
         return Summands(self._linear(left, kind, meets, other, lambda seen: matmul(one, seen), make), bits)
@@ -241,7 +255,8 @@ class PairMachine(Machine):
                 half = 1 << UNIT_BITS - 1
                 whole = torch.tensor([round(factor * 2.0**FACTOR_BITS) for factor in factors])[:, None]
                 told = torch.cat([part * whole + half >> UNIT_BITS for part in (cosines, sines)])
-        return Summands(self._together.inner(told, UNIT_BITS + 2).reshape(wire.shape), SUM_BITS)
+        bits = SUM_BITS + 1 + math.ceil(math.log2(sum(map(abs, factors))))  # a sine times a cosine, twice
+        return Summands(self._together.inner(told, bits).reshape(wire.shape), SUM_BITS)
 
     @override
     def open(self, summands: Summands, shift: int = 0, ring: Ring = 64, *, bits: int | None = None) -> Wire:
@@ -268,9 +283,16 @@ class PairMachine(Machine):
         raise ConfigError("trust=nobody: nobody draws noise that no holder knows; take trust=dealer", key="trust")
 
     @override
-    def negative(self, wire: Wire, whole_bits: int | None = None) -> Bit:
-        """Compare all bits: a bound on entries saves two holders no round."""
-        share = self._together.arithmetic(self._together.negative(self._own(wire)))
+    def negative(self, wire: Wire, whole_bits: int | None = None, fine_bits: int | None = None) -> Bit:
+        """Compare the bits that a bound on entries and ``fine_bits`` leave, and 64 without them."""
+        sign = 63 if whole_bits is None else min(63, whole_bits + wire.bits)
+        shift = max(
+            0 if whole_bits is None else sign - SHORT_BITS, 0 if fine_bits is None else wire.bits - fine_bits, 0
+        )
+        own = self._own(wire)
+        # One share is rounded down and the other one up, so that what is not below zero is never found to be.
+        cut = own >> shift if self._leads else -(-own >> shift)
+        share = self._together.arithmetic(self._together.negative(cut, sign - shift + 1))
         return Bit(torch.zeros((), dtype=torch.bool, device=share.device).expand(share.shape), share)
 
     @override
@@ -307,28 +329,38 @@ class PairMachine(Machine):
                 [graph.owner],
                 own,
                 partial(_sums, graph.adjacency if self.party == graph.owner else None),
-                partial(self._hop, graph, ring),
+                partial(self._hop, graph, ring, is_rough(wire.bits + weight_bits)),
             )
         return Summands(total, wire.bits + weight_bits)
 
-    def _hop(self, graph: HiddenGraph, ring: Ring, rows: Tensor | None, count: int) -> Tensor:
+    def _hop(self, graph: HiddenGraph, ring: Ring, rough: bool, rows: Tensor | None, count: int) -> Tensor:
         """Share of a graph's sums over so many columns, int [N, count]."""
         # A node has at most all edges that there are, each of which counts 1 unless it has a weight.
         edges = (graph.slots - graph.nodes).bit_length()
         bits = _DEGREE_BITS + graph.weight_bits if graph.weight_bits else min(edges, _DEGREE_BITS)
         matrix = graph.adjacency if rows is None else None
-        return self._together.hop(matrix, rows, (graph.nodes, graph.nodes), count, ring, bits)
+        return self._together.hop(matrix, rows, (graph.nodes, graph.nodes), count, ring, bits, rough=rough)
 
     @override
     def pick(self, owner: PartyId, rows: Tensor | None, count: int, *wires: Wire) -> Summands:
         wire = concatenate(wires, 1)
         own, nodes = self._own(wire), wire.shape[0]
+        shape = count, nodes
         if self.party != owner:
-            return Summands(self._together.hop(None, own, (count, nodes), own.shape[1], 64, 0), wire.bits)
+            return Summands(self._together.hop(None, own, shape, own.shape[1], 64, 0, rough=False), wire.bits)
         chosen = Pick(owner, rows, count, wires).chosen()
         ones = torch.ones(count, dtype=torch.int32).numpy()
-        matrix = sp.csr_array((ones, (torch.arange(count).numpy(), chosen.numpy())), shape=(count, nodes))
-        return Summands(own[chosen] + self._together.hop(matrix, None, (count, nodes), own.shape[1], 64, 0), wire.bits)
+        matrix = sp.csr_array((ones, (torch.arange(count).numpy(), chosen.numpy())), shape=shape)
+        found = self._together.hop(matrix, None, shape, own.shape[1], 64, 0, rough=False)
+        return Summands(own[chosen] + found, wire.bits)
+
+
+def is_rough(bits: int) -> bool:
+    """Tell whether results with so many fractional bits may be two units off; rows that are picked never are.
+
+    What units are off hangs on keys and noise, and picked rows may be revealed as they are.
+    """
+    return bits >= _ROUGH_FROM
 
 
 def _sums(matrix: sp.csr_array | None, rows: Tensor) -> Tensor:

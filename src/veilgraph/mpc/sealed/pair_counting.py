@@ -84,7 +84,8 @@ class PairCountingMachine(PairMachine):
     def pick(self, owner: PartyId, rows: Tensor | None, count: int, *wires: Wire) -> Summands:
         wire = concatenate(wires, 1)
         (nodes, columns), own = wire.shape, None if owner == self.party else wire.mask
-        return Summands(self._together.hop(None, own, (count, nodes), columns, 64, 0), wire.bits)
+        found = self._together.hop(None, own, (count, nodes), columns, 64, 0, rough=False)
+        return Summands(found, wire.bits)
 
 
 class _Counted:
@@ -99,9 +100,15 @@ class _Counted:
         return torch.empty(tuple(shape), dtype=dtype, device="meta")
 
     def matmul(
-        self, left: Tensor | None, right: Tensor | None, sizes: tuple[int, int, int], multiplies: Side | None
+        self,
+        left: Tensor | None,
+        right: Tensor | None,
+        sizes: tuple[int, int, int],
+        multiplies: Side | None,
+        *,
+        rough: bool,
     ) -> Tensor:
-        exchanges = self._products.matmul(sizes, multiplies, left_leads=left is not None)
+        exchanges = self._products.matmul(sizes, multiplies, left_leads=left is not None, rough=rough)
         return self._result(exchanges, (sizes[0], sizes[2]))
 
     def scale(self, factors: Tensor | None, rows: Tensor | None, sizes: tuple[int, int]) -> Tensor:
@@ -123,8 +130,10 @@ class _Counted:
         columns: int,
         ring: Ring,
         bits: int,
+        *,
+        rough: bool,
     ) -> Tensor:
-        exchanges = self._products.hop(shape, columns, ring, bits, matrix_leads=rows is None)
+        exchanges = self._products.hop(shape, columns, ring, bits, matrix_leads=rows is None, rough=rough)
         return self._result(exchanges, (shape[0], columns), DTYPES[ring])
 
     def wraps(self, own: Tensor, dtype: torch.dtype) -> Tensor:
@@ -136,5 +145,5 @@ class _Counted:
     def gate(self, bit: Tensor, number: Tensor) -> Tensor:
         return self._result(bits.gate_exchanges(number.numel()), number.shape)
 
-    def negative(self, share: Tensor) -> Tensor:
-        return self._result(bits.negative_exchanges(share.numel()), share.shape, torch.bool)
+    def negative(self, share: Tensor, width: int = 64) -> Tensor:
+        return self._result(bits.negative_exchanges(share.numel(), width), share.shape, torch.bool)

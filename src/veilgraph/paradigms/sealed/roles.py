@@ -259,6 +259,11 @@ class SealedRole(Role):
     def get(self, found: Mapping[PartyId, dict[str, Tensor]]) -> None:
         """Hook for released weights: holder → name → weights, a holder's own only."""
 
+    @property
+    def waiting(self) -> PartyId:
+        """The party beside the server that waits for others' checkpoints: who deals or, of two holders, the first."""
+        return self._job.dealing_party or self._job.computing[0]
+
     def judge(self, found: Tensor | None) -> None:
         """Hook for what ``Program.score`` reveals: right validation nodes, at a holder with labels, else None."""
 
@@ -318,7 +323,7 @@ class SealedDealer(SealedRole):
     @override
     def catch_up(self, epoch: int | None) -> None:
         """Before a checkpoint, and at the end, wait until all holders have saved the previous one."""
-        self.tell_checkpoint(epoch, {self._job.dealing_party} - {SERVER, NOBODY})
+        self.tell_checkpoint(epoch, {self.waiting} - {SERVER})
         self.await_checkpoint(epoch, self.session.holders)
 
     @override
@@ -437,8 +442,8 @@ class SealedHolder(SealedRole):
     def catch_up(self, epoch: int | None) -> None:
         own, dealer = self.session.link.party, self._job.dealing_party
         self.tell_checkpoint(epoch, {SERVER, dealer} - {own, NOBODY})
-        if own == dealer:
-            self.await_checkpoint(epoch, [*self._job.computing, SERVER])
+        if own == self.waiting:  # where nobody deals, holders make each step together, and one waits for the server
+            self.await_checkpoint(epoch, [*(self._job.computing if dealer else ()), SERVER])
 
     @override
     def keep_shares(self, share: Tensor, bits: int) -> None:

@@ -99,8 +99,9 @@ TO_DEALING: Final = Route[SealedJob](
 FIRST_TO_DEALING: Final = Route[SealedJob](
     "first other holder", "holder that deals", lambda job, *ends: ends == (job.computing[0], job.dealing_party)
 )
-SERVER_TO_DEALING: Final = Route[SealedJob](
-    SERVER, "holder that deals", lambda job, _, receiver: receiver == job.dealing_party
+SERVER_TO_WAITING: Final = Route[SealedJob](
+    SERVER, "holder that deals, or first",
+    lambda job, _, receiver: receiver == (job.dealing_party or job.computing[0])
 )
 FIRST_TWO: Final = Route[SealedJob](
     "first of those that compute", "second", lambda job, *ends: ends == job.computing[:2]
@@ -185,8 +186,8 @@ PASSES: Final[tuple[MessageSpec[SealedJob], ...]] = (
     MessageSpec(Kind.READY, TO_DEALING, "that so much of what was dealt has been used, or a checkpoint passed", "none",
         "One byte, always the same.", when=(BY_HOLDER,),
         forms=(WireFormat("stride, 0", "uint8 [1]", "every 16 MiB"),)),
-    MessageSpec(Kind.READY, SERVER_TO_DEALING, "that a checkpoint passed", "none", "One byte, always the same.",
-        when=(BY_HOLDER,), forms=(WireFormat("epoch, 1", "uint8 [1]", "every checkpoint"),)),
+    MessageSpec(Kind.READY, SERVER_TO_WAITING, "that a checkpoint passed", "none", "One byte, always the same.",
+        when=(BY_HOLDERS,), forms=(WireFormat("epoch, 1", "uint8 [1]", "every checkpoint"),)),
     MessageSpec(Kind.MASKED_WIRE, TO_HOLDER, "secrets, or shares of them, under fresh masks", "mask", _WIRE,
         when=(MASKED,), forms=(WireFormat("k, round", "ring, as what is opened", "every pass"),)),
     MessageSpec(Kind.MASKED_BITS, TO_HOLDER,

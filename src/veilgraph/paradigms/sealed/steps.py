@@ -194,7 +194,9 @@ class Steps:
         """Make all tests that were noted, and return the count of all that failed so far: [1]."""
         self._test_ranges()
         machine = self._machine
-        failed = machine.value(~machine.negative(concatenate(self._tests)))
+        fine = min(test.bits for test in self._tests)
+        tests = concatenate([test.halved(fine - test.bits) for test in self._tests])  # signs do not depend on units
+        failed = machine.value(~machine.negative(tests, fine_bits=0))
         self._tests.clear()
         return failed.map(lambda part: part.sum(0, keepdim=True)) + machine.split(self.outside)
 

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from veilgraph.core.memory import give_back_freed_memory
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.ring import matmul
+from veilgraph.mpc.ring import column_products, matmul
 from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, inverse_root, range_tests
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate, joined, row_slices
@@ -392,7 +392,7 @@ class Rows:
             coarse = columns[:training][part] - self.mean
             if is_cut:
                 coarse = machine.open(machine.split(coarse), BITS - coarse_bits)
-            squares.append(machine.product(torch.mul, coarse, coarse).map(lambda each: each.sum(0, keepdim=True)))
+            squares.append(machine.product(column_products, coarse, coarse))
         variance = self._means(reduce(add, squares), training, _VARIANCE_BITS)
         self.watch(variance)
         whole = variance.plus(_LEAST_VARIANCE).halved(-_VARIANCE_BITS)
