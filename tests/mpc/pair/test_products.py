@@ -75,56 +75,12 @@ def spread(graph, mask, ring, counted=None):
     )
 
 
-def far(one, other, want):
-    """How many units shares are off, of each entry."""
-    return (one + other - want).to(torch.int64).abs()
-
-
-@pytest.mark.parametrize("side", ["left", "right", None])
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (7, 300, 40), (140, 7, 16), (3, 8191, 2)])
-@pytest.mark.parametrize("values", ["random", "largest"])
-def test_rough_products_are_two_units_off_at_most_and_seldom_one(sizes, side, values):
-    left, right = draw(*sizes[:2], seed=1), draw(*sizes[1:], seed=2)
-    if values == "largest":
-        left, right = torch.full_like(left, LEAST), torch.full_like(right, 2**63 - 1)
-    counted = Counted()
-    one, other = both(
-        lambda peer: matmul(Keys(peer, system_secrets), left, None, sizes, multiplies=side, rough=True),
-        lambda peer: matmul(Keys(peer, system_secrets), None, right, sizes, multiplies=side, rough=True),
-        counted.wrap,
-    )
-    off = far(one, other, left @ right)
-    assert off.max() <= 2
-    assert off.numel() < 100 or (off > 0).to(torch.float64).mean() < 0.25
-    encrypts_left, plan = plan_matmul(sizes, 64, side, rough=True)
-    messages = [message if encrypts_left else message[::-1] for message in plan.messages()]
-    assert counted.sent == told(plan, messages)
-
-
-@pytest.mark.parametrize("case", [(1, 1, 1, 1), (50, 30, 140, 200), (9, 9, 4097, 30), (130, 120, 2100, 400)])
-@pytest.mark.parametrize("ring", [32, 64])
-def test_rough_hops_are_two_units_off_at_most_and_seldom_one(case, ring):
-    n, k, m, entries = case
-    graph, mask = graph_of(n, k, entries), draw(k, m).to(torch.int32 if ring == 32 else torch.int64)
-    counted, sizes = Counted(), (n, k, m)
-    one, other = both(
-        lambda peer: hop(Keys(peer, system_secrets), graph, None, sizes, ring, rough=True),
-        lambda peer: hop(Keys(peer, system_secrets), None, mask, sizes, ring, rough=True),
-        counted.wrap,
-    )
-    off = far(one, other, torch.from_numpy(graph @ mask.numpy().astype(np.int64)).to(mask.dtype))
-    assert off.max() <= 2
-    assert off.numel() < 100 or (off > 0).to(torch.float64).mean() < 0.25
-    plan = plan_hop(sizes, ring, rough=True)
-    assert counted.sent == told(plan, [message[::-1] for message in plan.messages()])
-
-
-def test_rough_shares_are_uniform_whatever_the_inputs():
+def test_shares_of_products_are_uniform_whatever_the_inputs():
     sizes = 64, 32, 64
     for left, right in ((torch.zeros(64, 32), torch.zeros(32, 64)), (torch.full((64, 32), -1), torch.ones(32, 64))):
 
         def share(peer, own, other):
-            return matmul(Keys(peer, system_secrets), own, other, sizes, rough=True)
+            return matmul(Keys(peer, system_secrets), own, other, sizes)
 
         first, second = left.to(torch.int64), right.to(torch.int64)
         shares = both(partial(share, own=first, other=None), partial(share, own=None, other=second))
@@ -133,15 +89,6 @@ def test_rough_shares_are_uniform_whatever_the_inputs():
             for place in range(8):
                 counts = torch.bincount(octets[:, place].to(torch.int64), minlength=256)
                 assert abs(float(((counts - 16.0) ** 2 / 16).sum()) - 255) < 6 * (2 * 255) ** 0.5
-
-
-def test_rough_products_take_fewer_bytes():
-    def size(plan):
-        return sum(map(sum, plan.messages()))
-
-    sizes, hops = (2708, 716, 368), (2708, 2708, 276)
-    assert size(plan_matmul(sizes, 64, "left", rough=True)[1]) < 0.75 * size(plan_matmul(sizes, 64, "left")[1])
-    assert size(plan_hop(hops, 64, 13, rough=True)) < 0.75 * size(plan_hop(hops, 64, 13))
 
 
 def test_the_parts_agree_on_what_is_encrypted():

@@ -69,8 +69,6 @@ class IdealEnd:
         right: Tensor | None,
         sizes: tuple[int, int, int],
         multiplies: str | None,
-        *,
-        rough: bool,
     ) -> Tensor:
         n, k, m = sizes
         assert (left is None) != (right is None)
@@ -118,8 +116,6 @@ class IdealEnd:
         columns: int,
         ring: int,
         bits: int,
-        *,
-        rough: bool,
     ) -> Tensor:
         self._ideal.hops += [columns] if rows is not None else []
         assert (matrix is None) != (rows is None)

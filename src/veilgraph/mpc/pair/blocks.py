@@ -28,7 +28,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.mpc.pair import ntt
-from veilgraph.mpc.pair.lattice import DEGREE, Owner, Responder, Scheme, scheme
+from veilgraph.mpc.pair.lattice import DEGREE, MISS_BITS, Owner, Responder, Scheme, scheme
 from veilgraph.mpc.pair.ntt import Words
 from veilgraph.mpc.pair.peer import Peer
 from veilgraph.mpc.pair.polynomials import Ring
@@ -117,15 +117,15 @@ class Plan:
         return self.shifts or shifting < inner * columns * (_SECONDS["transform"] + 2 * rows * _SECONDS["multiply"])
 
 
-def plans(sizes: Sizes, modulus: int, weight: float, squares: float, *, shifts: bool, miss_bits: int = 0) -> list[Plan]:
+def plans(sizes: Sizes, modulus: int, weight: float, squares: float, *, shifts: bool) -> list[Plan]:
     """List plans of products modulo t with blocks of many shapes, each with as many columns as fit, or with one.
 
     ``weight``, ``squares``: bounds of Σ|w| and of Σw² over a column of the right matrix. As errors fill a polynomial, a
-    result has the noise of all c columns of its block. ``miss_bits``: as of a scheme; halves may be of half the degree.
+    result has the noise of all c columns of its block. Answers are whole, or halves of half the degree where these fit.
     """
     n, k, m = sizes
     found = []
-    for degree in (DEGREE // 2, DEGREE) if miss_bits else (DEGREE,):
+    for degree, miss_bits in ((DEGREE, 0), (DEGREE // 2, MISS_BITS)):
         for a in _cuts(n, degree):
             for b in _cuts(k, degree // a):
                 most = min(m, degree // (a * b))
@@ -133,7 +133,7 @@ def plans(sizes: Sizes, modulus: int, weight: float, squares: float, *, shifts: 
                     with suppress(ConfigError):
                         form = scheme(modulus, c * weight, c * squares, miss_bits, degree)
                         found.append(Plan(sizes, (a, b, c), form, shifts))
-    return found or [Plan(sizes, (1, 1, 1), scheme(modulus, weight, squares, miss_bits), shifts)]
+    return found or [Plan(sizes, (1, 1, 1), scheme(modulus, weight, squares), shifts)]
 
 
 def _cuts(size: int, most: int) -> list[int]:

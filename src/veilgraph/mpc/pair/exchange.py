@@ -38,15 +38,12 @@ class Exchange(Bits):
         right: Tensor | None,
         sizes: tuple[int, int, int],
         multiplies: Side | None = None,
-        *,
-        rough: bool = False,
     ) -> Tensor:
         """Return a share of ``left`` [n, k] of one party times ``right`` [k, m] of the other: int64 [n, m].
 
         ``multiplies``: public, the side whose owner does not encrypt; None: the cheaper one.
-        ``rough``: public, whether entries may be two units off.
         """
-        return products.matmul(self._keys, left, right, sizes, multiplies=multiplies, rough=rough)
+        return products.matmul(self._keys, left, right, sizes, multiplies=multiplies)
 
     def scale(self, factors: Tensor | None, rows: Tensor | None, sizes: tuple[int, int]) -> Tensor:
         """Return a share of the other's ``rows`` [n, m], each times its factor of one party, [n]: int64 [n, m]."""
@@ -89,11 +86,9 @@ class Exchange(Bits):
         columns: int,
         ring: Literal[32, 64],
         bits: int,
-        *,
-        rough: bool = False,
     ) -> Tensor:
         """Return a share of a sparse ``matrix`` of one party, of rows that sum up to 2^bits, times the other's rows."""
-        return products.hop(self._keys, matrix, rows, (*shape, columns), ring, bits, rough=rough)
+        return products.hop(self._keys, matrix, rows, (*shape, columns), ring, bits)
 
 
 def _leader_encrypts(call: int) -> bool:
@@ -107,11 +102,9 @@ class ProductCosts:
     def __init__(self) -> None:
         self._calls, self._told = count(), set[tuple[Scheme, bool]]()
 
-    def matmul(
-        self, sizes: tuple[int, int, int], multiplies: Side | None, *, left_leads: bool, rough: bool = False
-    ) -> Exchanges:
+    def matmul(self, sizes: tuple[int, int, int], multiplies: Side | None, *, left_leads: bool) -> Exchanges:
         """Return what ``matmul`` costs; ``left_leads``: the leader has the left matrix."""
-        encrypts_left, plan = products.plan_matmul(sizes, WORD_BITS, multiplies, rough=rough)
+        encrypts_left, plan = products.plan_matmul(sizes, WORD_BITS, multiplies)
         return self._exchanges(plan.scheme, plan.messages(), leads=left_leads == encrypts_left)
 
     def scale(self, rows: int, columns: int, *, factors_lead: bool) -> Exchanges:
@@ -139,10 +132,9 @@ class ProductCosts:
         bits: int,
         *,
         matrix_leads: bool,
-        rough: bool = False,
     ) -> Exchanges:
         """Return what ``hop`` costs; ``matrix_leads``: the leader has the matrix."""
-        plan = products.plan_hop((*shape, columns), ring, bits, rough=rough)
+        plan = products.plan_hop((*shape, columns), ring, bits)
         return self._exchanges(plan.scheme, plan.messages(), leads=not matrix_leads)
 
     def _exchanges(self, form: Scheme, messages: list[tuple[int, int]], *, leads: bool) -> Exchanges:

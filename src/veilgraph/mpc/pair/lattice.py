@@ -33,9 +33,6 @@ other party's ⌊t/q·(first part)⌉ (Dodis, Halevi, Rothblum and Wichs, CRYPTO
 Eurocrypt 2019). They add up to m but where noise carries one of the two over a rounding's edge, as the second part is
 as good as uniform with the probability E|noise|·t/2^b: below 2^-48 a coefficient by the choice of q and b. The owner
 gets the second part, which says nothing, as above, and its share follows from that: the simulator draws both at once.
-Where a result may be a unit or two off (``ROUGH_BITS``), q and b are smaller, and so may be the degree. These units
-depend on noise and key: messages say nothing, but who learns a result to its last bit, and what it should be, learns
-of them. So such results must be multiplied or cut before they are revealed.
 
 **Security.** N = 8192 with q ≤ 2^218, or 4096 with q ≤ 2^109: 128 bits against classical attacks by the table of the
 Homomorphic Encryption Standard (2018) for ternary keys and errors of deviation 3.2. Parties are semi-honest: the
@@ -72,8 +69,6 @@ VARIANCE: Final = 10.5
 WORD_BITS: Final = 64
 MISS_BITS: Final = 49
 """−log2 of the probability that the noise before rounding makes a coefficient of a half wrong; likewise rounding's."""
-ROUGH_BITS: Final = 3
-"""The same where results may be a unit or two off."""
 TAIL: Final = 10.0
 """T: deviations of a sum of noise that are exceeded with probability 2·exp(−T²/2) = 2^-71."""
 

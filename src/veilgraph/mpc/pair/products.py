@@ -17,7 +17,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.mpc.pair.blocks import Plan, Sizes, encrypt_matrix, multiply_matrix, plans
-from veilgraph.mpc.pair.lattice import ROUGH_BITS, Keys
+from veilgraph.mpc.pair.lattice import Keys
 from veilgraph.mpc.pair.ntt import Words
 
 Side = Literal["left", "right"]
@@ -31,23 +31,16 @@ _DTYPES: Final = {32: torch.int32, 64: torch.int64}
 
 
 @lru_cache(256)
-def plan_matmul(sizes: Sizes, bits: int, multiplies: Side | None = None, *, rough: bool = False) -> tuple[bool, Plan]:
+def plan_matmul(sizes: Sizes, bits: int, multiplies: Side | None = None) -> tuple[bool, Plan]:
     """Choose blocks, and who encrypts: True if the owner of the left matrix, else the product is transposed.
 
     ``multiplies``: the side whose owner does not encrypt, as where its matrix may be sparse, and is so if it is large;
-    None: either may. ``rough``: entries may be two units off, which takes fewer bytes.
+    None: either may.
     """
     n, k, m = sizes
     candidates = []
     for left, turned, weight_bits in ((True, (n, k, m), min(bits, WORD_BITS - 1)), (False, (m, k, n), WORD_BITS - 1)):
-        found = plans(
-            turned,
-            1 << WORD_BITS,
-            k * 2.0**weight_bits,
-            k * 4.0**weight_bits,
-            shifts=False,
-            miss_bits=rough * ROUGH_BITS,
-        )
+        found = plans(turned, 1 << WORD_BITS, k * 2.0**weight_bits, k * 4.0**weight_bits, shifts=False)
         candidates += [(left, plan) for plan in found if multiplies != ("left" if left else "right")]
     return min(candidates, key=lambda candidate: candidate[1].cost(sparse=multiplies is not None))
 
@@ -65,8 +58,6 @@ def matmul(
     sizes: Sizes,
     bits: int = WORD_BITS,
     multiplies: Side | None = None,
-    *,
-    rough: bool = False,
 ) -> Tensor:
     """Return this party's share of left @ right modulo 2^64: int64 [n, m].
 
@@ -77,7 +68,6 @@ def matmul(
         sizes: (n, k, m), at least 1.
         bits: public; 64 if ``right`` is a mask.
         multiplies: public; as of ``plan_matmul``.
-        rough: public; as of ``plan_matmul``.
 
     Raises:
         ValueError: both matrices are given or none, or one of another shape.
@@ -88,7 +78,7 @@ def matmul(
     own = _given({"left": (left, (n, k)), "right": (right, (k, m))}, sizes)
     if right is not None and bits < WORD_BITS and max(-int(right.min()), int(right.max())) >> bits:
         raise RangeOverflow(f"`right` has an entry that is not below 2^{bits} in magnitude; raise `bits`")
-    encrypts_left, plan = plan_matmul(sizes, bits, multiplies, rough=rough)
+    encrypts_left, plan = plan_matmul(sizes, bits, multiplies)
     values = _words(own)
     encrypts = encrypts_left == (right is None)
     share = _compute(keys, plan, values if encrypts_left else values.T, encrypts=encrypts)
@@ -96,10 +86,10 @@ def matmul(
 
 
 @lru_cache(256)
-def plan_hop(sizes: Sizes, ring: int, bits: int = WEIGHT_BITS, *, rough: bool = False) -> Plan:
-    """Choose blocks for the transposed product, of which the mask is the left side; ``rough``: as of a ``matmul``."""
+def plan_hop(sizes: Sizes, ring: int, bits: int = WEIGHT_BITS) -> Plan:
+    """Choose blocks for the transposed product, of which the mask is the left side."""
     n, k, m = sizes
-    found = plans((m, k, n), 1 << ring, 2.0**bits, 4.0**bits, shifts=True, miss_bits=rough * ROUGH_BITS)
+    found = plans((m, k, n), 1 << ring, 2.0**bits, 4.0**bits, shifts=True)
     return min(found, key=Plan.cost)
 
 
@@ -115,8 +105,6 @@ def hop(
     sizes: Sizes,
     ring: int,
     bits: int = WEIGHT_BITS,
-    *,
-    rough: bool = False,
 ) -> Tensor:
     """Return this party's share of adjacency @ mask modulo 2^ring: [n, m] of the mask's dtype.
 
@@ -130,7 +118,6 @@ def hop(
         sizes: (n, k, m), at least 1.
         ring: 32 or 64.
         bits: public: entries of a row sum up to 2^bits in magnitude at most.
-        rough: public; as of ``plan_matmul``.
 
     Raises:
         ValueError: both matrices are given or none, or one of another shape or dtype.
@@ -145,7 +132,7 @@ def hop(
         raise ValueError(f"`mask` is {mask.dtype}, but the ring of {ring} bits takes {_DTYPES[ring]}")
     else:
         own = _words(mask.to(torch.int64)).T & np.uint64((1 << ring) - 1)
-    plan = plan_hop(sizes, ring, bits, rough=rough)
+    plan = plan_hop(sizes, ring, bits)
     return _tensor(_compute(keys, plan, own, encrypts=mask is not None).T).to(_DTYPES[ring])
 
 

@@ -36,7 +36,6 @@ from veilgraph.mpc.sealed.picks import Pick
 from veilgraph.mpc.sealed.sines import FACTOR_BITS, SUM_BITS, UNIT_BITS, odd_multiples
 from veilgraph.mpc.sealed.wire import DTYPES, Bilinear, Bit, Ring, Summands, Wire, concatenate
 
-_ROUGH_FROM: Final = 12  # fractional bits, of which two units are below 2^-11
 _DEGREE_BITS: Final = 18  # of the most edges at a node
 
 
@@ -53,10 +52,8 @@ class Together(Protocol):
         sizes: tuple[int, int, int],
         multiplies: Literal["left", "right"] | None,
         /,
-        *,
-        rough: bool,
     ) -> Tensor:
-        """``left`` [n, k] of one party times ``right`` [k, m] of the other: [n, m]; ``rough``: up to two units.
+        """``left`` [n, k] of one party times ``right`` [k, m] of the other: [n, m].
 
         ``multiplies``: whose owner works in plaintext, for less where it has few entries that are not zero.
         """
@@ -79,12 +76,9 @@ class Together(Protocol):
         ring: Ring,
         bits: int,
         /,
-        *,
-        rough: bool,
     ) -> Tensor:
         """A sparse ``matrix`` of one party times the other's ``rows``, in ``ring``: [targets, columns].
 
-        ``rough``: up to two units.
         Entries of a row of the matrix sum up to 2^bits in magnitude at most.
         """
 
@@ -205,7 +199,7 @@ class PairMachine(Machine):
         def make(columns: Tensor | None, count: int) -> Tensor:
             sizes = one.shape[0], one.shape[1], count
             own = one if columns is None else None
-            return self._together.matmul(own, columns, sizes, multiplies, rough=is_rough(bits))
+            return self._together.matmul(own, columns, sizes, multiplies)
 
         kind = function.__name__
         return Summands(self._linear(left, kind, meets, other, lambda seen: matmul(one, seen), make), bits)
@@ -329,17 +323,17 @@ class PairMachine(Machine):
                 [graph.owner],
                 own,
                 partial(_sums, graph.adjacency if self.party == graph.owner else None),
-                partial(self._hop, graph, ring, is_rough(wire.bits + weight_bits)),
+                partial(self._hop, graph, ring),
             )
         return Summands(total, wire.bits + weight_bits)
 
-    def _hop(self, graph: HiddenGraph, ring: Ring, rough: bool, rows: Tensor | None, count: int) -> Tensor:
+    def _hop(self, graph: HiddenGraph, ring: Ring, rows: Tensor | None, count: int) -> Tensor:
         """Share of a graph's sums over so many columns, int [N, count]."""
         # A node has at most all edges that there are, each of which counts 1 unless it has a weight.
         edges = (graph.slots - graph.nodes).bit_length()
         bits = _DEGREE_BITS + graph.weight_bits if graph.weight_bits else min(edges, _DEGREE_BITS)
         matrix = graph.adjacency if rows is None else None
-        return self._together.hop(matrix, rows, (graph.nodes, graph.nodes), count, ring, bits, rough=rough)
+        return self._together.hop(matrix, rows, (graph.nodes, graph.nodes), count, ring, bits)
 
     @override
     def pick(self, owner: PartyId, rows: Tensor | None, count: int, *wires: Wire) -> Summands:
@@ -347,20 +341,12 @@ class PairMachine(Machine):
         own, nodes = self._own(wire), wire.shape[0]
         shape = count, nodes
         if self.party != owner:
-            return Summands(self._together.hop(None, own, shape, own.shape[1], 64, 0, rough=False), wire.bits)
+            return Summands(self._together.hop(None, own, shape, own.shape[1], 64, 0), wire.bits)
         chosen = Pick(owner, rows, count, wires).chosen()
         ones = torch.ones(count, dtype=torch.int32).numpy()
         matrix = sp.csr_array((ones, (torch.arange(count).numpy(), chosen.numpy())), shape=shape)
-        found = self._together.hop(matrix, None, shape, own.shape[1], 64, 0, rough=False)
+        found = self._together.hop(matrix, None, shape, own.shape[1], 64, 0)
         return Summands(own[chosen] + found, wire.bits)
-
-
-def is_rough(bits: int) -> bool:
-    """Tell whether results with so many fractional bits may be two units off; rows that are picked never are.
-
-    What units are off hangs on keys and noise, and picked rows may be revealed as they are.
-    """
-    return bits >= _ROUGH_FROM
 
 
 def _sums(matrix: sp.csr_array | None, rows: Tensor) -> Tensor:

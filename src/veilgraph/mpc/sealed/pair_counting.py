@@ -84,7 +84,7 @@ class PairCountingMachine(PairMachine):
     def pick(self, owner: PartyId, rows: Tensor | None, count: int, *wires: Wire) -> Summands:
         wire = concatenate(wires, 1)
         (nodes, columns), own = wire.shape, None if owner == self.party else wire.mask
-        found = self._together.hop(None, own, (count, nodes), columns, 64, 0, rough=False)
+        found = self._together.hop(None, own, (count, nodes), columns, 64, 0)
         return Summands(found, wire.bits)
 
 
@@ -105,10 +105,8 @@ class _Counted:
         right: Tensor | None,
         sizes: tuple[int, int, int],
         multiplies: Side | None,
-        *,
-        rough: bool,
     ) -> Tensor:
-        exchanges = self._products.matmul(sizes, multiplies, left_leads=left is not None, rough=rough)
+        exchanges = self._products.matmul(sizes, multiplies, left_leads=left is not None)
         return self._result(exchanges, (sizes[0], sizes[2]))
 
     def scale(self, factors: Tensor | None, rows: Tensor | None, sizes: tuple[int, int]) -> Tensor:
@@ -130,10 +128,8 @@ class _Counted:
         columns: int,
         ring: Ring,
         bits: int,
-        *,
-        rough: bool,
     ) -> Tensor:
-        exchanges = self._products.hop(shape, columns, ring, bits, matrix_leads=rows is None, rough=rough)
+        exchanges = self._products.hop(shape, columns, ring, bits, matrix_leads=rows is None)
         return self._result(exchanges, (shape[0], columns), DTYPES[ring])
 
     def wraps(self, own: Tensor, dtype: torch.dtype) -> Tensor:
