@@ -4,6 +4,7 @@ Coins and noise are from fixed secrets, so that nothing here depends on chance.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +89,7 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DealerMachine, "noised", lambda self, summands, epsilon: summands)
+    patch.setattr(DealerMachine, "noised", lambda self, summands, epsilon: replace(summands, of_holders=False))
 
 
 def test_predictions_prove_less_than_the_ledger_says_and_more_where_the_dealer_adds_no_noise(
