@@ -149,7 +149,7 @@ def test_tables_without_a_common_node_are_refused(parties: dict[str, Path], tmp_
         table.write_text(
             "\n".join("K" + line[1:] if line.startswith("C") else line for line in text.splitlines()) + "\n"
         )
-    with refused(DataError, code="no-common-id", key="ids", value=["A", "B"]):
+    with refused(DataError, code="no-common-id", key="nodes.id", value=["A", "B"]):
         train(job(parties), tmp_path / "run")
 
 
