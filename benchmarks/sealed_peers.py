@@ -54,6 +54,7 @@ class PeerRuns:
         steps: that it has.
         epoch_s, epoch_bytes: one of SecureGNN's under SPU.
         spu: the job's own network under SPU.
+        nobody_s, nobody_bytes: the same job, to whom nobody deals.
     """
 
     whole_s: float
@@ -62,10 +63,12 @@ class PeerRuns:
     epoch_s: float
     epoch_bytes: int
     spu: Figures
+    nobody_s: float
+    nobody_bytes: int
 
 
 def measure(python: Path) -> PeerRuns:
-    """Ours, SecureGNN, the same network, and ours again."""
+    """Ours, SecureGNN, the same network, and ours again, also by nobody."""
     job = sealed(with_overrides(shipped_job("cora-sealed"), _ONE_NETWORK | {"timeout_s": 900}))
     graphs = load_parties(job.data, job.seed)
     vertical = with_overrides(shipped_job("cora"), {"seed": job.seed})
@@ -86,7 +89,7 @@ def measure(python: Path) -> PeerRuns:
             save(path, *_values(job, graphs))
             command = [str(python), "-m", "benchmarks.spu.perceptron", str(path), "--steps", str(_STEPS)]
             output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        second = ran(job)
+        second, undealt = ran(job), ran(sealed(with_overrides(job, {"trust": "nobody"})))
     sent = first.summary["sent_bytes"]
     return PeerRuns(
         (first.whole_s + second.whole_s) / 2,
@@ -95,6 +98,8 @@ def measure(python: Path) -> PeerRuns:
         median(secure.seconds),
         secure.sent_bytes,
         Figures(**json.loads(output)),
+        undealt.whole_s,
+        max(undealt.summary["sent_bytes"][holder] for holder in job.data.names),
     )
 
 
@@ -146,6 +151,8 @@ def section(found: PeerRuns) -> list[str]:
         "| | set-up | step | prediction | whole, or an epoch | to ours | MB, of the holder that sends most |",
         "|---|---|---|---|---|---|---|",
         f"| sealed, {found.steps} steps | | | | {whole:.1f} s | 1 | {found.whole_bytes * megabytes:.0f} |",
+        f"| the same, dealt by nobody | | | | {found.nobody_s:.1f} s | {found.nobody_s / whole:.1f} | "
+        f"{found.nobody_bytes * megabytes:.0f} |",
         f"| the same network under SPU, {found.steps} steps | {spu.set_up_s:.1f} s | {1000 * spu.step_s:.0f} ms | "
         f"{spu.predict_s:.1f} s | {theirs:.0f} s | {theirs / whole:.1f} | "
         f"{spu.whole_bytes(found.steps) * megabytes:,.0f} |",
