@@ -165,6 +165,12 @@ def _by_party(evidence: Sequence[Sequence[Evidence]]) -> dict[PartyId, dict[str,
             "everybody's consent, so give one folder of each party",
             code="parties",
         )
+    for own in evidence:
+        if other := next((each.party for each in own if each.party != own[0].party), None):  # or its part would stop
+            raise ConfigError(
+                f"a folder of {own[0].party} has evidence of {other}; ask both for the folder dispute as it is",
+                code="parties",
+            )
     return {own[0].party: {each.facts.session: each for each in own} for own in evidence}
 
 
