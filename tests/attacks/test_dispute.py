@@ -504,6 +504,34 @@ def test_a_party_that_hides_a_session(tmp_path: Path) -> None:
         dispute([*({**found, "B": [replace(found["B"][0], facts=facts), found["B"][1]]}).values()], Trust())
 
 
+def test_a_party_that_renames_its_evidence_does_not_hide_the_newest_session(tmp_path: Path) -> None:
+    """Else the session before it would be run again alone, and nothing would be said of this one."""
+    run = cut_off(LONG, tmp_path)
+    with sending(sends_wrong("A", Kind.MASKED_WIRE)), suppress(VeilgraphError):
+        resume(run)
+    honest = all_evidence(run)
+    assert set(dispute([honest[party] for party in sorted(honest)], Trust()).named) == {"A"}
+    for name in ("inputs", "evidence"):
+        folder = run / "parties" / "A" / "dispute"
+        (folder / f"{name}-1.safetensors").rename(folder / f"{name}-3.safetensors")
+    found = all_evidence(run)
+    for order in (sorted(found), sorted(found, reverse=True)):
+        with refused(ConfigError, code="session"):
+            dispute([found[party] for party in order], Trust())
+
+
+def test_a_party_that_hands_over_a_session_under_anothers_name(tmp_path: Path) -> None:
+    """Else its part would stop at its checkpoint, before anything of that session is compared."""
+    run = cut_off(LONG, tmp_path)
+    with sending(sends_wrong("A", Kind.MASKED_WIRE)), suppress(VeilgraphError):
+        resume(run)
+    found = all_evidence(run)
+    first, last = found["A"]
+    renamed = replace(last, facts=last.facts.model_copy(update={"party": "B"}))
+    with refused(ConfigError, code="parties"):
+        dispute([*({**found, "A": [first, renamed]}).values()], Trust())
+
+
 def test_a_party_that_stated_checkpoints_of_which_the_job_could_not_go_on_is_not_framed(tmp_path: Path) -> None:
     """It began again, as another had lost its own."""
     job = saved(tmp_path / "data", JOBS["two"], small_graphs())

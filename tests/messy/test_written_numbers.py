@@ -49,6 +49,7 @@ def values_of(folder, columns):
         (["12 kg", "3 kg", "5.5 kg"], [12, 3, 5.5]),
         (["1,059", "900", "12,000"], [1059, 900, 12000]),
         (["1.500", "2.5", "3"], [1.5, 2.5, 3]),
+        (["0,123", "-0,456", "1,789"], [0.123, -0.456, 1.789]),
         (
             ["1,059.31", "1.690,80", "12,5", "-3.25", "1.234.567", "1,234,567.5", "900"],
             [1059.31, 1690.8, 12.5, -3.25, 1234567, 1234567.5, 900],
@@ -58,6 +59,13 @@ def values_of(folder, columns):
 )
 def test_numbers_as_people_write_them(tmp_path, texts, numbers):
     assert values_of(tmp_path, {"x": texts})["x"] == pytest.approx(numbers)
+
+
+@pytest.mark.parametrize(("texts", "asked"), [(["-0.037", "1.250"], ""), (["-9.037", "1.250"], "is '-9.037' -9.037?")])
+def test_what_three_digits_behind_a_mark_are_is_asked_but_behind_a_zero(tmp_path, texts, asked):
+    said, _ = init(tmp_path, {"x": texts})
+    assert ("mend numbers" in said) == bool(asked)
+    assert asked in said
 
 
 @pytest.mark.parametrize("value", ["1,059", "1.690", "-12,000"])

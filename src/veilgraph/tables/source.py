@@ -441,7 +441,8 @@ def _normalise_numbers(column: Column, values: pa.StringArray, written: NumberSe
         return values
     mark, point = re.escape(written.thousands), re.escape(written.decimal)
     if written.thousands:
-        grouped = pc.match_substring_regex(values, f"^[-+]?[0-9]{{1,3}}(?:{mark}[0-9]{{3}})+(?:{point}[0-9]*)?$")
+        grouped = f"^[-+]?[1-9][0-9]{{0,2}}(?:{mark}[0-9]{{3}})+(?:{point}[0-9]*)?$"  # 0.123 is no 123
+        grouped = pc.match_substring_regex(values, grouped)
         values = pc.if_else(grouped, pc.replace_substring(values, written.thousands, ""), values)
     if written.decimal == ".":
         return values

@@ -36,7 +36,7 @@ from veilgraph.paradigms.sealed.inputs import padded
 from veilgraph.paradigms.sealed.plan import Block
 from veilgraph.paradigms.union.addresses import draw_rows
 from veilgraph.paradigms.union.inputs import Places
-from veilgraph.paradigms.union.twin import begin_program, joint_context
+from veilgraph.paradigms.union.twin import alone, begin_program, joint_context
 from veilgraph.runtime.launch.jobs import predict
 
 
@@ -164,6 +164,20 @@ def test_data_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         trained(small_job(), (graphs, strange), tmp_path / "ids")
     with refused(DataError, key="model.directed"):
         trained(small_job(3, UNDIRECTED), (graphs, ids), tmp_path / "directed")
+
+
+def test_a_bank_whose_validation_nodes_are_of_one_class_trains_alone_to_the_last_step(tmp_path: Path) -> None:
+    """The job's AUC is of all banks' validation nodes; by its own this bank cannot choose a step."""
+    graphs, ids = banks(2)
+    b = graphs[1]
+    assert b.val_mask is not None
+    assert b.labels is not None
+    b = replace(b, val_mask=b.val_mask & (b.labels == 0))
+    run = trained(small_job(2, JUDGED), ([graphs[0], b], ids), tmp_path / "run")
+    assert torch.isfinite(predicted(run, "B")).all()
+    found = alone(small_job(2, JUDGED), b, ids["B"], lambda _: None)
+    assert found.summary["best_epoch"] == len(found.metrics) == 3
+    assert not any("val_auc" in record for record in found.metrics)
 
 
 def test_rows_are_drawn_anew_among_more_than_there_are_nodes() -> None:

@@ -176,7 +176,7 @@ class _Drafting:
             form = column.number(sample.decimal)
             marked = next((each for each in column.distinct if "," in each or "." in each), None)
             if marked is not None and sample.decimal == "." and len({each.decimal for each in column.numbers}) > 1:
-                number = float(re.sub(r"[^\d.]", "", marked.replace(form.thousands or " ", "")))
+                number = float(re.sub(r"[^-\d.]", "", marked.replace(form.thousands or " ", "")))
                 self._decide(f"{column.name}: is {marked!r} {number:,.10g}? Else mend numbers, or decimal, of its file")
             if form != usual:
                 said = {"decimal": form.decimal, **form.model_dump(exclude_defaults=True)}

@@ -160,8 +160,9 @@ def train_plain(
 ) -> PlainResult:
     """Train the job's network on one graph in plaintext, and return scores and stacked logits of the best step.
 
-    Steps are judged as in the job, by all validation nodes or not at all; its ``output`` and privacy are ignored.
-    ``progress`` is called after every step. ``program`` is of that graph, begun; None makes a sealed job's.
+    Steps are judged as in the job, by all validation nodes, or not at all: also where these tell no such figure. Its
+    ``output`` and privacy are ignored. ``progress`` is called after every step. ``program`` is of that graph, begun;
+    None makes a sealed job's.
     """
     if job.records is not None:
         return _fit_home(job, graph, progress)
@@ -180,9 +181,10 @@ def train_plain(
             logits = max(tried, key=lambda each: objective.score(each).selection(job.train.select_by))
             scores = replace(objective.score(logits), val_loss=0.0)
             name = f"val_{job.train.select_by}"
-            record[name] = scores.values[name]
-            judgement = judgement.after(epoch, scores, job.train.select_by)
-            best = logits if judgement.best_epoch == epoch else best
+            if name in scores.values:  # one bank's validation nodes may be of one class, and tell no AUC
+                record[name] = scores.values[name]
+                judgement = judgement.after(epoch, scores, job.train.select_by)
+                best = logits if judgement.best_epoch == epoch else best
         metrics.append(record)
         progress(metrics)
     output = _predicted_logits(program) if best is None else best

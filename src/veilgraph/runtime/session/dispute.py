@@ -165,16 +165,29 @@ def _by_party(evidence: Sequence[Sequence[Evidence]]) -> dict[PartyId, dict[str,
             "everybody's consent, so give one folder of each party",
             code="parties",
         )
+    for own in evidence:
+        if other := next((each.party for each in own if each.party != own[0].party), None):  # or its part would stop
+            raise ConfigError(
+                f"a folder of {own[0].party} has evidence of {other}; ask both for the folder dispute as it is",
+                code="parties",
+            )
     return {own[0].party: {each.facts.session: each for each in own} for own in evidence}
 
 
 def _line(by_party: Mapping[PartyId, Mapping[str, Evidence]]) -> list[tuple[dict[PartyId, Evidence], int | None]]:
     """Return the sessions from the beginning to the newest that all have, each with the epoch until which it counts.
 
-    ``ConfigError``: a party lacks one of them.
+    ``ConfigError``: a party lacks one of them, or has them in another order.
     """
-    own = next(iter(by_party.values()))
+    (first, own), *others = by_party.items()
     common = [name for name in own if all(name in each for each in by_party.values())]
+    for party, each in others:
+        if [name for name in each if name in common] != common:  # or a file's new name would hide the newest session
+            raise ConfigError(
+                f"{first} and {party} have the sessions in different orders; ask everybody for the folder dispute of "
+                "the same run as it is",
+                code="session",
+            )
     name, until, line = (common or list(own))[-1], None, list[tuple[dict[PartyId, Evidence], int | None]]()
     while True:
         if lacking := next((party for party, each in by_party.items() if name not in each), None):
