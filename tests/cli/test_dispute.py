@@ -14,7 +14,7 @@ from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.deploy.small_project import bank_and_shop
 from tests.paradigms.apart import apart
 from veilgraph.cli.app import FAILED
-from veilgraph.core.errors import RangeOverflow
+from veilgraph.core.errors import RangeOverflow, RunError
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.deploy.kit import Kit
@@ -22,6 +22,7 @@ from veilgraph.graph.settings import DataSettings
 from veilgraph.link.signed import SignedLink
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.checkpoints import Checkpoints
 from veilgraph.samples.organisations import export_dataset
 
 DEALER = "croupier"
@@ -57,6 +58,10 @@ def trained(kits: Mapping[str, Kit], folder: Path) -> dict[PartyId, Path]:
 
 def handed_over(folder: Path, party: PartyId) -> Path:
     return folder / f"site {party}" / "disputed" / "parties" / party / "dispute"
+
+
+def refuse(*_: object) -> None:
+    raise RunError("no space is left")
 
 
 def disputed(kits: Mapping[str, Kit], folders: Mapping[PartyId, Path], *options: str) -> tuple[str | Path, ...]:
@@ -110,6 +115,10 @@ def test_a_training_on_one_machine_needs_no_certificates_and_has_none(kits: Mapp
     assert "it is not signed; on one machine nobody has" in one_error(veilgraph(*disputed(kits, folders)))
     found = json.loads(veilgraph("net", "dispute", *folders.values(), "--json").stdout)
     assert (found["named"], found["unseen"]) == ({}, {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "finish", refuse)
+        result = veilgraph("net", "dispute", *folders.values())
+    assert (result.exit_code, "no space is left" in result.stdout) == (FAILED, True), "nothing was judged to the end"
     assert min(found["compared"].values()) > 3
     tensors, facts = load_tensors(folders["B"] / EVIDENCE)
     kept = {name: tensors[name][:-2].clone() for name in ("tags", "digests", "signatures")}

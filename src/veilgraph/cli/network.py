@@ -421,7 +421,8 @@ def dispute_command(folders: list[Path], root: Path | None = None, dealer: str |
     """Run a training of a sealed job with disputes: true again, and name the party that deviated from it.
 
     Whoever runs this gets all of every party: its graph, what it put in, and the key of all that it drew. So every
-    party has to agree, and hands over its folder of that run by itself. Ends with 3 where a party is named.
+    party has to agree, and hands over its folder of that run by itself. Ends with 3 where a party is named, or its part
+    ends with an error.
 
     Options:
         FOLDER... (folders): The folder dispute in each party's part of the run, the dealer's too.
@@ -454,5 +455,5 @@ def dispute_command(folders: list[Path], root: Path | None = None, dealer: str |
             f"not judged: {count} later sessions that {party} has no evidence of. They ended before a checkpoint, or "
             f"{party} hides them"
         )
-    if found.named:
+    if found.named or found.stopped:
         raise typer.Exit(FAILED)
