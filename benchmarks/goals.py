@@ -70,7 +70,7 @@ GOALS: Final[Mapping[str, Goal]] = {
     },
     "alignment 1000000": Goal("10⁶ ids, three holders", 60, "s", "benchmarks.alignment", "points read and written", 52),
     "slow cora": Goal(
-        "sealed Cora at 40 ms, 100 Mbit/s", 30, "s", "benchmarks.sealed", "hops' dealt bytes, and rounds"
+        "sealed Cora at 40 ms, 100 Mbit/s", 30, "s", "benchmarks.sealed", "rounds, and what holders send"
     ),
     "nobody linear": Goal("Cora, `trust: nobody`, `linear`, of a core", 60, "s", _PAIR, ""),
     "nobody mlp": Goal("the same, `mlp`", 60, "s", _PAIR, "comparisons, sines"),

@@ -27,6 +27,8 @@ _ITEM = 8
 _BASE: Final = 350 << 20  # of a holder's process with nothing to do, and of messages that wait
 _DEALER_BASE: Final = 256 << 20
 _PAIR_BASE: Final = 420 << 20  # beside a holder's, where nobody deals
+_PAIR_NODE: Final = 16_500  # bytes for each node of a union in place of that: within a ninth of 10^4 to 10^5 accounts
+_ANSWERS: Final = 1 << 30  # of a hop, which are sent together
 _HELD: Final = 28  # matrices of an opening that are in hand at once
 _SLOT, _DEALER_SLOT = 115, 16  # bytes for each slot of hidden edges: permutations, and rows that hop
 _READ: Final = 4  # bytes of a number that a holder has read
@@ -165,6 +167,8 @@ def _peak_memory(context: Context, kept: tuple[int, int, int], widest: int, deal
     found = _dealt_memory(context, kept, widest)
     if dealer == NOBODY:
         more = _PAIR_BASE + _HELD * _ITEM * max(0, widest - AT_ONCE)  # where openings are not sliced
+        if context.sizes.blocks:
+            more = min(_PAIR_BASE + _ANSWERS, _PAIR_NODE * context.sizes.nodes)
         return {party: most + more for party, most in found.items()} | {SERVER: _DEALER_BASE}
     if dealer != SERVER:  # the server has no part in the program, and who deals has as many numbers as who computes
         found |= {dealer: max(found[dealer], found[SERVER]), SERVER: _DEALER_BASE}
