@@ -178,7 +178,7 @@ def _peak_memory(context: Context, kept: tuple[int, int, int], widest: int, deal
 def _dealt_memory(context: Context, kept: tuple[int, int, int], widest: int) -> dict[PartyId, int]:
     """Estimate peak memory in bytes where the server deals."""
     sizes, plan = context.sizes, context.plan
-    if sizes.blocks:  # fitted to unions of 10^5 to 10^6 accounts, all within a ninth (docs/explanation/union.md)
+    if sizes.blocks:  # fitted to unions of 10^5 to 10^6 accounts, all within a seventh (docs/explanation/union.md)
         columns = context.width_of(context.abreast[0], *plan.home, *plan.blocks, *filter(is_apart, plan.blocks))
         over = {holder: (1 + plan.directed) * (sizes.nodes + edges) for holder, edges in sizes.edges.items()}
         found = {holder: 533_000_000 + 110 * sizes.nodes * columns + 123 * slots for holder, slots in over.items()}
