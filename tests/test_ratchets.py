@@ -26,7 +26,7 @@ from veilgraph.protocol.role import Role
 
 SOURCE = Path(__file__).parents[1] / "src" / "veilgraph"
 
-MOST_LINES = 70_315
+MOST_LINES = 70_316
 MOST_CODE = 47_609
 MOST_FILES = 329
 MEMBERS: dict[type, int] = {

@@ -453,7 +453,7 @@ def dispute_command(folders: list[Path], root: Path | None = None, dealer: str |
     for party, count in found.lacking.items():
         echo(
             f"not judged: {count} later sessions that {party} has no evidence of. They ended before a checkpoint, or "
-            f"{party} hides them"
+            f"{party} hides them, or who has them made them up"
         )
     if found.named or found.stopped:
         raise typer.Exit(FAILED)

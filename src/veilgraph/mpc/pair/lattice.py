@@ -30,9 +30,10 @@ coefficients.
 
 **Halves.** Or the second part is sent alone, and nothing is flooded. The owner's share is ⌊t/2^b·(second part)·s⌉, the
 other party's ⌊t/q·(first part)⌉ (Dodis, Halevi, Rothblum and Wichs, CRYPTO 2016, lemma 1; Boyle, Kohl and Scholl,
-Eurocrypt 2019). They add up to m but where noise carries one of the two over a rounding's edge, as the second part is
-as good as uniform with the probability E|noise|·t/2^b: below 2^-48 a coefficient by the choice of q and b. The owner
-gets the second part, which says nothing, as above, and its share follows from that: the simulator draws both at once.
+Eurocrypt 2019). They add up to m unless noise carries one of the two over a rounding's edge. As the second part is as
+good as uniform, that has the probability E|noise|·t/q, and E|rounding|·t/2^b for what rounding adds: together below
+2^-48 a coefficient, by the choice of q and b. The owner gets the second part, which says nothing, as above, and its
+share follows from that: the simulator draws both at once.
 
 **Security.** N = 8192 with q ≤ 2^218, or 4096 with q ≤ 2^109: 128 bits against classical attacks by the table of the
 Homomorphic Encryption Standard (2018) for ternary keys and errors of deviation 3.2. Parties are semi-honest: the
