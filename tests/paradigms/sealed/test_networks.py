@@ -99,9 +99,10 @@ def check_job_with_twin(job: SealedJob, training: int) -> None:
         assert predicted.keys() == {"A", TWIN}
         assert all(float(twin[name].abs().max()) > 2e-2 for name in weights)
         apart = max(float((weight - twin[name]).abs().max()) for name, weight in weights.items())
-        if apart < 2e-3 and float((predicted["A"] - predicted[TWIN]).abs().max()) < 4e-3:
+        off, largest = float((predicted["A"] - predicted[TWIN]).abs().max()), float(predicted[TWIN].abs().max())
+        if apart < 2e-3 and off < max(4e-3, 2**-12 * largest):  # a margin's error grows with its inputs
             return
-    raise AssertionError(f"weights are {apart} from the twin's in each of three runs")
+    raise AssertionError(f"weights are {apart} from the twin's in each of three runs, predictions up to {off}")
 
 
 @pytest.mark.cases(4)
