@@ -220,6 +220,15 @@ def test_100_columns_of_all_holders_are_tried_as_rows_of_length_1_too() -> None:
         assert twin_context(job, small_graphs(columns=columns))[0].plan.trials == trials
 
 
+@pytest.mark.parametrize(
+    ("columns", "halvings"), [(99, (0, 0, 0, 0)), (140, (0, 0, 0, 0)), (1902, (4, 0, 2, 4)), (10**6, (7, 0, 4, 6))]
+)
+def test_rates_fall_with_the_width_of_standardised_columns(columns: int, halvings: tuple[int, ...]) -> None:
+    job = small_job(2, STANDARD, {"model": {"network": None, "blocks": None}, "train": JUDGED_IN_TABLES})
+    rates = [trial.learning_rate for trial in trials_of(job, columns)[:4]]
+    assert rates == [rate / 2**halved for rate, halved in zip((1, 0.25, 0.125, 0.5), halvings, strict=True)]
+
+
 def test_where_no_step_is_judged_the_one_trial_has_hops() -> None:
     job = small_job(2, STANDARD, {"model": {"network": None, "blocks": None}, "train": {"select_by": "last"}})
     [trial] = trials_of(job, 8)

@@ -65,6 +65,7 @@ _OF_WIDE: Final = (
     Trial(("unit.each.2",), deep=False, learning_rate=0.0625, weight_decay=0.06),
 )
 _MOST_DEVIATIONS: Final = 32.0  # columns are clipped there: farther out nothing is learned
+_LEAST_RATE: Final = 2.0**-7  # exact to 1 % beside a rate of 1, see ``exact_rates``
 _LEAST_STEPS: Final = 20  # of a trial: what is trained for fewer says nothing
 
 
@@ -76,7 +77,7 @@ def trials_of(job: SealedJob, columns: int | None = None) -> tuple[Trial, ...]:
     model, train, standard = job.model, job.train, job.data.feature_scaling == "standard"
     found: tuple[Trial, ...] = (_OF_TABLES if job.is_aligned else _OF_UNIONS) if standard else _OF_WORDS
     if standard and (columns is None or columns >= WIDE):
-        found += _OF_WIDE
+        found = (*(_slowed(trial, columns or WIDE) for trial in found), *_OF_WIDE)
     shallow = next(trial for trial in found if not trial.deep and any(map(hops_of, trial.blocks)))
     deep = next(trial for trial in found if trial.deep)
     if train.select_by == "last":  # there is one trial
@@ -95,6 +96,17 @@ def trials_of(job: SealedJob, columns: int | None = None) -> tuple[Trial, ...]:
     least = max(_LEAST_STEPS, train.evaluate_every)  # so that every trial is judged
     most = 1 if train.select_by == "last" else max(1, train.epochs // least)
     return tuple(dict.fromkeys(found))[:most]
+
+
+def _slowed(trial: Trial, columns: int) -> Trial:
+    """Divide a trial's rate as the curvature of standardised columns grows: with their number, behind a layer its root.
+
+    Too high a rate leaves the ring's range and with it the whole trial. Boosting's columns do not grow in number.
+    """
+    if trial.deep and not any(map(hops_of, trial.blocks)):
+        return trial
+    halvings = math.log2(columns / WIDE) / (2 if trial.deep else 1)
+    return replace(trial, learning_rate=max(trial.learning_rate / 2 ** round(halvings), _LEAST_RATE))
 
 
 def plan_of(job: SealedJob, sizes: Sizes | None = None) -> Plan:
