@@ -197,6 +197,17 @@ def test_who_accepts_a_paradigm_accepts_the_job_that_is_drafted_of_it(paradigm: 
     assert veilgraph("check", out).exit_code == 0
 
 
+def test_who_accepts_node_dp_accepts_the_job_that_is_drafted_of_it(tmp_path: Path) -> None:
+    """Every such job has noise, so ``init`` needs no --protect; nodes keep their values, so nothing is scaled."""
+    learner = tables(tmp_path, "a", "--split", "random", "--accept", "node-dp")
+    kept = ("--no-label", "--accept", "node-dp", "--protect", "node", "--epsilon", "4", "--range", "x:0:20")
+    out = tmp_path / "job.yaml"
+    said = init(learner, tables(tmp_path, "b", *kept), "--paradigm", "node-dp", "--epsilon", "2", "--out", out)
+    assert "refuses" not in said
+    assert yaml.safe_load(out.read_text())["release"]["features"]["epsilon"] == 2
+    assert veilgraph("check", out).exit_code == 0
+
+
 def test_a_holder_that_deals_is_accepted_by_a_name_of_its_own(tmp_path: Path) -> None:
     """What a default sealed job reveals says nothing of whom an organisation trusts to deal."""
     sealed = ("--split", "random", "--accept", "sealed")
@@ -367,6 +378,10 @@ def test_bad_calls_are_refused_and_nothing_is_written(files: list[Path], tmp_pat
     [
         (("label",), {"label_privacy": {"epsilon": 4.0}}),
         (("label", "--paradigm", "horizontal", "--epsilon", "3"), {"label_privacy": {"epsilon": 3.0}}),
+        (
+            ("node", "--paradigm", "node-dp"),
+            {"release": {"features": {"mechanism": "multi-bit", "epsilon": 4.0, "low": 0.0, "high": 1.0}}},
+        ),
         (
             ("edge",),
             {

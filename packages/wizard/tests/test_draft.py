@@ -20,7 +20,7 @@ from tests.tables.writing import write
 from veilgraph.cli.app import app
 from veilgraph.core.errors import DataError
 from veilgraph.protocol.job_file import read_job
-from veilgraph.protocol.party_settings import parse_party_text
+from veilgraph.protocol.party_settings import parse_party_text, read_party_settings
 from veilgraph.tables.column_settings import (
     BooleanFeatures,
     CategoricalFeatures,
@@ -405,6 +405,15 @@ def test_columns_that_say_whose_nodes_ends_are_make_a_union(tmp_path):
     assert edges.weight is not None
     assert (edges.weight.column, edges.weight.scale) == ("amount", "none")
     assert any("north, south, west" in each for each in found.decisions)
+    out = tmp_path / "accepted.yaml"
+    for accepted, scale in ((("horizontal",), "log"), (("averaging",), "log"), (("averaging", "union"), "none")):
+        options = [each for name in accepted for each in ("--accept", name)]
+        files = map(str, (tmp_path / "accounts.csv", tmp_path / "payments.csv"))
+        given = ["data", "init", *files, "--party", "north", "--out", str(out), "--replace", *options]
+        assert CliRunner().invoke(app, given).exit_code == 0
+        (edges,) = read_party_settings(out).edges
+        assert edges.weight is not None
+        assert (edges.weight.scale, edges.normalize == "mean") == (scale, scale == "log")
     for word, known in (("marketplace", True), ("country", False)):
         write(tmp_path / "network.csv", {name.replace("bank", word): column for name, column in paid.items()})
         if known:

@@ -82,7 +82,7 @@ def delta_of_so_many(delta: float, unit: Unit, most: int, key: str) -> str:
     """``delta_of_too_many`` where the number of units is known."""
     if delta * most < 1:
         return ""
-    what = "pairs of nodes with an edge" if unit == "edge" else "nodes, with those that are not common,"
+    what = "pairs of nodes with an edge" if unit == "edge" else "nodes (those that are not common count too)"
     return (
         f"{key}={delta:g} is too much for a table of so many {what}: where δ is 1 over their number, one can "
         f"be published as it is within any ε; set {key} well below that"

@@ -141,6 +141,8 @@ class Privacy(ABC, Generic[J]):
 
     has_privacy: ClassVar[bool] = True
     protects: ClassVar[tuple[str, ...]] = ()
+    always: ClassVar[str] = ""
+    """What every job protects, one of ``protects``; empty where jobs need no ε."""
 
     def disclosed_by_tables(self, job: J, features: Sequence[NumericFeatures | CategoricalFeatures]) -> dict[str, str]:
         """Return revelation → the entries of a party file, among its ``features``, that make a job reveal it."""

@@ -208,7 +208,7 @@ def spread_labels(adjacency: Adjacency, labels: Tensor, train: Tensor, classes: 
 
     A node gets ``share`` of its scores from its neighbours. Source: Zhou et al., NeurIPS 2003.
     """
-    own = functional.one_hot(labels, classes).to(adjacency.dtype) * train.unsqueeze(1)
+    own = functional.one_hot(torch.where(train, labels, 0), classes).to(adjacency.dtype) * train.unsqueeze(1)
     found = own
     for _ in range(_SPREAD_HOPS):
         found = (1 - share) * own + share * adjacency.sum(found)

@@ -183,6 +183,13 @@ class _NodeDpSessions(AlignedSessions[NodeDpJob]):
 
 
 class _NodeDpPrivacy(seam.Privacy[NodeDpJob]):
+    protects = ("node",)
+    always = "node"
+
+    def protecting(self, unit: str, epsilon: float, *, joined: bool = False) -> dict[str, Any]:
+        features = {"mechanism": "multi-bit", "epsilon": epsilon, "low": 0.0, "high": 1.0}
+        return {"release": {"features": features}}
+
     def plan(self, job: NodeDpJob, party: PartyId, nodes: int | None = None) -> Plan | None:
         return release_plan(job, party, nodes)
 

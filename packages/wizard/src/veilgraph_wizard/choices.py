@@ -57,6 +57,7 @@ class Choices:
         protect: what an ε is to be about, and so must be made of its own row alone.
         duplicates: which of several rows of one id counts, ``first`` or ``last``; ``refuse``: none may repeat.
         directed: whether edges lead from the source to the target alone.
+        joins: whether edges to other holders' nodes are for a union, which takes logarithms of their weights itself.
     """
 
     id: str | None = None
@@ -74,6 +75,7 @@ class Choices:
     features: frozenset[str] = frozenset()
     duplicates: Duplicates | None = None
     directed: bool | None = None
+    joins: bool = True
 
     @property
     def of_own_row(self) -> bool:
@@ -109,6 +111,7 @@ class Choices:
         features: tuple[str, ...] = (),
         duplicates: Duplicates | None = None,
         directed: bool | None = None,
+        joins: bool = True,
     ) -> Self:
         """From texts, as a command is given them.
 
@@ -136,6 +139,7 @@ class Choices:
             frozenset(features),
             duplicates,
             directed,
+            joins,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
 import typer
 import yaml
@@ -31,7 +31,7 @@ with deferred():
     from veilgraph_wizard.choices import Choices
     from veilgraph_wizard.draft import draft
     from veilgraph_wizard.guess import guess
-    from veilgraph_wizard.job_draft import ProtectedJob, draft_job
+    from veilgraph_wizard.job_draft import ProtectedJob, always_protected, draft_job
     from veilgraph_wizard.sampling import sample
 
 _EPSILON: Final = 4.0
@@ -127,6 +127,7 @@ def init_command(
         directed=None if directed is None else directed == "yes",
         ranges=tuple(ranges or ()),
         protect=protect,
+        joins=not {"horizontal", "averaging"}.intersection(accept or ()) or "union" in (accept or ()),
     )
     samples = [sample(path, choices.encoding, choices.missing) for path in files]
     drafted = draft(guess(samples, choices), party, out.absolute().parent, choices)
@@ -156,7 +157,10 @@ def _limits(
     drafted = {"holders": ["A", "B"], "label_holder": "A", "feature_scaling": "standard"}  # as ``init`` writes them
     # Of a sealed job scores too: what ``init`` writes where classes are two; of a union both ways to have edges across.
     more: dict[str, object] = {"paradigm": "union", "across": "C", "data": {**drafted, "holders": ["A", "B", "C"]}}
-    opened = {"sealed": {"output": "margins"}}
+    opened: dict[str, dict[str, Any]] = {"sealed": {"output": "margins"}}
+    always = {each: unit for each in paradigms if (unit := always_protected(each))}
+    unscaled = {"data": {**drafted, "feature_scaling": "none"}}  # what nodes keep to themselves is scaled by its range
+    opened |= {each: unscaled | ProtectedJob(unit, epsilon or _EPSILON).settings(each) for each, unit in always.items()}
     jobs = [parse_job({"paradigm": each, "data": drafted, **opened.get(each, {})}, "--accept") for each in paradigms]
     jobs += [parse_job(more, "--accept")] if "union" in paradigms else []
     comments = [f"# what default jobs reveal: {', '.join(paradigms)}"] if jobs else []
@@ -180,11 +184,11 @@ def _limits(
         limits["trust"] = [*LimitSettings().trust, _MAJORITY]
     if protect is not None:
         comments.append("# max_epsilon: of all that is ever released, over all jobs: docs/explanation/privacy.md")
-        relation = "replacement" if protect in ("edge", "label") else "zero-out"  # which a job of replacement keeps
+        relation = "replacement" if protect in ("edge", "label") or always else "zero-out"
         limits |= {"max_epsilon": epsilon, "epsilon_unit": protect, "epsilon_neighbours": relation}
     if protect in ("edge", "node-edges"):
         limits["most_neighbours"] = most_neighbours
-    if protect == "edge":
+    if protect == "edge" or (protect is not None and always):
         limits["max_delta"] = _MAX_DELTA
     return "\n".join([*comments, yaml.safe_dump({"limits": limits})]) if limits else ""
 
@@ -214,10 +218,10 @@ def init_job_command(
         HOLDERS... (holders): Their party files; or, where they are elsewhere, their names alone.
         --out FILE: The job file to write.
         --label-holder NAME: Holder of the labels to predict. Default: the only party file that has a label.
-        --paradigm NAME: vertical, sealed, union, horizontal, averaging. Default: union where all tables say whose nodes
-            ends of edges are, or one has edges alone; sealed with --trust or --protect edge, training-record or node,
-            averaging with --protect node-edges, and with --protect label where those tables are a union's; else
-            vertical.
+        --paradigm NAME: vertical, sealed, union, horizontal, averaging, node-dp. Default: union where all tables say
+            whose nodes ends of edges are, or one has edges alone; sealed with --trust or --protect edge,
+            training-record or node, averaging with --protect node-edges, and with --protect label where those tables
+            are a union's; else vertical.
         --select-by FIGURE: Figure by which the best epoch is chosen: accuracy, auc, f1, loss. Default: of two classes
             auc, where the paradigm can.
         --protect: Add noise, so that --epsilon protects one edge, one label, a node with its label and edges, a
@@ -239,6 +243,8 @@ def init_job_command(
     if twice is not None:
         raise ConfigError(f"HOLDERS {twice}: is given twice; give every holder once")
     parties = {Path(each): read_party_settings(Path(each)) for each in files}
+    if protect is None and paradigm is not None:
+        protect = cast(Protected, always_protected(paradigm)) or None
     if protect is None and epsilon is not None:
         raise ConfigError("--epsilon is for --protect: say what is to be protected, or leave it out")
     is_union, of_sealed = _is_union([*parties.values()]), ("edge", "training-record", "node")

@@ -26,6 +26,7 @@ _SINCE: Final = "2020-01-01"
 _BIRTH: Final = re.compile(r"birth|born|(^|_)dob($|_)|geburt|geboren|naissance|nacimiento|nascita", re.I)
 _AT_RANDOM: Final = "split: {train: 0.6, val: 0.2, test: 0.2}"
 _EACH_AT_RANDOM: Final = "split: {train: 0.6, val: 0.2, test: 0.2, stratify: false}"
+_NORMALIZED: Final = "normalize: mean  # every relation weighs alike; not where ε is of one edge"
 _NONE: Final = Choices()
 
 
@@ -367,8 +368,11 @@ class _Drafting:
             f"edges: {holders[0].name} and {holders[1].name} say whose nodes ends are; are "
             f"{', '.join(names)} the holders' names in the job?"
         )
-        if edges.weight is not None and self._found.nodes:
+        if edges.weight is not None and self._found.nodes and self._choices.joins:
             lines.append(f"weight: {_text(edges.weight.name)}  # counts at home alone, as log(1 + the sum of a pair)")
+        elif edges.weight is not None and self._found.nodes:
+            lines.append(f"weight: {{column: {_text(edges.weight.name)}, scale: log}}")
+            lines += [] if self._choices.of_own_edge else [_NORMALIZED]
         for dated in edges.dates[:1] if self._choices.as_of is not None else ():
             known = f"filter: {{column: {_text(dated.name)}, before: {self._choices.as_of}{_format(dated)}}}"
             lines.append(f"{known}  # what was known by then: of all holders the same")
@@ -417,7 +421,7 @@ class _Drafting:
                 lines.append(f"relation: {{column: {relation}, weights: {{{kinds}}}}}")
         weighs = edges.weight is not None or edges.relation is not None  # else every row weighs 1 already
         if weighs and not self._choices.of_own_edge:
-            lines.append("normalize: mean  # every relation weighs alike; not where ε is of one edge")
+            lines.append(_NORMALIZED)
         for dated in edges.dates[:1]:
             name, day = _text(dated.name), self._choices.as_of
             dropped = ", missing: drop" if dated.has_missing else ""

@@ -79,7 +79,7 @@ class ProtectedJob:
             ]
             raise ConfigError(
                 f"--protect {self.unit}: no job of paradigm {paradigm} that init writes does; they are "
-                f"{'; '.join(others)}; choose one, or see docs/explanation/privacy.md for node-dp",
+                f"{'; '.join(others)}; choose one",
                 key="--protect",
                 value=self.unit,
             )
@@ -93,6 +93,11 @@ class JobDraft:
     text: str
     decisions: tuple[str, ...]
     shows: str = ""
+
+
+def always_protected(paradigm: str) -> str:
+    """Return what every job of a paradigm protects by noise; empty where a job can do without, or it is unknown."""
+    return PARADIGMS[paradigm].privacy.always if paradigm in PARADIGMS else ""
 
 
 def draft_job(
@@ -121,11 +126,10 @@ def draft_job(
     across = [each.party for each in here.values() if not each.has_nodes]
     if across:
         content["across"] = across[0]
-    usual = parse_job({"paradigm": paradigm})
+    noised = {} if protected is None else protected.settings(paradigm)
+    usual = parse_job({"paradigm": paradigm, **(noised if always_protected(paradigm) else {})})
     is_aligned = usual.is_aligned
-    content |= _trust(trust, usual)
-    if protected is not None:
-        content |= protected.settings(paradigm)
+    content |= _trust(trust, usual) | noised
     if is_aligned:
         data["label_holder"] = _label_holder(names, list(here.values()), label_holder)
     elif label_holder is not None:
@@ -138,6 +142,7 @@ def draft_job(
         "parties": _HERE,
         "holders": _APART,
         "privacy": _NOISED,
+        "release": _NOISED,
         "label_privacy": _NOISED,
         "symbols": _SYMBOLS,
         "edge_slots": _SLOTS,
@@ -153,7 +158,7 @@ def draft_job(
     if any(settings.nodes.target is not None for settings in here.values()):
         _take(content, comments, f"{paradigm}.task", {"name": "values"}, _NUMBERS)
     features = [feature for settings in here.values() for feature in settings.nodes.features]
-    if not any(getattr(feature, "scale", None) is not None for feature in features):
+    if not always_protected(paradigm) and not any(getattr(each, "scale", None) is not None for each in features):
         _scale(content, comments, list(here.values()))
     edges = [each for settings in here.values() for each in settings.edges]
     if any(each.weight is not None or each.normalize is not None or each.decay is not None for each in edges):
