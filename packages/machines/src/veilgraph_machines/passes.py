@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -14,7 +16,12 @@ from torch.func import functional_call
 from veilgraph.nn.layers import Masks, zero_with_gradients
 from veilgraph.nn.local.build import local_settings
 from veilgraph.nn.local.model import LocalSettings
+from veilgraph_machines.blocks import Block
+from veilgraph_machines.group import LEADER, MachineGroup
 from veilgraph_machines.halo import HaloAdjacency
+
+RECIPE: Final = "recipe"
+"""Name of the recipe among the tensors of a block."""
 
 _DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 
@@ -28,7 +35,7 @@ class Recipe:
         dim: d.
         holders: P.
         rounds: R.
-        precision: name of the dtype.
+        precision: name of the dtype of weights and rows.
     """
 
     settings: LocalSettings
@@ -43,23 +50,18 @@ class Recipe:
         return _DTYPES[self.precision]
 
     @property
-    def uses_initial(self) -> bool:
-        """Whether the model uses h^0 beside the round's input."""
-        return self.settings.kind.uses_initial
-
-    @property
     def masks(self) -> int:
         """How many dropout masks a training pass takes."""
         return self.settings.hops if self.settings.dropout > 0 else 0
 
     def models(self) -> list[nn.Module]:
         """The rounds' local models, without storage for their weights."""
-        last = [round_ == self.rounds for round_ in range(1, self.rounds + 1)]
+        kind, settings = self.settings.kind, self.settings
+        ends = [round_ == self.rounds for round_ in range(1, self.rounds + 1)]
         with torch.device("meta"):
-            kind, settings = self.settings.kind, self.settings
             return [
-                kind(settings, self.dim, self.holders, normalize=settings.normalize and ends).to(self.dtype)
-                for ends in last
+                kind(settings, self.dim, self.holders, normalize=settings.normalize and last).to(self.dtype)
+                for last in ends
             ]
 
     def to_tensor(self) -> Tensor:
@@ -74,72 +76,145 @@ class Recipe:
         return cls(**{**facts, "settings": local_settings(facts["settings"])})
 
 
+class Command(IntEnum):
+    """The first word of what the leader says."""
+
+    CLOSE = 0
+    """The job is done."""
+    FORWARD = 1
+    """Round; whether it learns; how many matrices of rows it takes; how many masks."""
+    BACKWARD = 2
+    """Round."""
+
+
 @dataclass(frozen=True)
 class _Pending:
-    """A pass that waits for its backward pass: the leaves of its graph and the result."""
+    """A pass that waits for its backward pass: the leaves of its graph, how many of them are rows, and the result."""
 
-    rows: tuple[Tensor, ...]
-    weights: tuple[Tensor, ...]
+    leaves: tuple[Tensor, ...]
+    rows: int
     result: Tensor
 
 
 class BlockPasses:
-    """This machine's part of every pass. All machines of the group call the same methods in the same order.
+    """One machine's part of every pass. All machines of the group call the same methods in the same order.
+
+    The leader gives tensors of all N nodes and gets such; the others give and get None in their place.
 
     Args:
-        edges: of this machine's block.
-        models: the rounds' local models; their own weights are not used.
+        block: this machine's.
+        recipe: of the model.
+        group: of the party's machines.
+        nodes: at the leader, each machine's nodes.
     """
 
-    def __init__(self, edges: HaloAdjacency, models: Sequence[nn.Module]) -> None:
-        self._edges, self._models = edges, models
+    def __init__(
+        self, block: Block, recipe: Recipe, group: MachineGroup, nodes: Sequence[np.ndarray] | None = None
+    ) -> None:
+        self._edges, self._models = HaloAdjacency(block, recipe.dtype, group), recipe.models()
+        self._dtype, self._shape = recipe.dtype, (block.incoming.shape[0], recipe.dim)
+        self._group, self._nodes = group, None if nodes is None else [torch.from_numpy(rows) for rows in nodes]
         self._pending: dict[int, _Pending] = {}
 
-    def sizes(self, round_: int) -> dict[str, torch.Size]:
-        """Shapes of a round's weights by name, in their order."""
-        return {name: weight.shape for name, weight in self._models[round_ - 1].named_parameters()}
-
     def forward(
-        self, round_: int, rows: Sequence[Tensor], weights: Mapping[str, Tensor], masks: Masks | None, *, learns: bool
-    ) -> Tensor:
-        """The model over the machine's own rows.
+        self,
+        round_: int,
+        rows: Iterable[Tensor | None],
+        masks: Iterable[Tensor | None],
+        weights: Sequence[Tensor] | None,
+        *,
+        learns: bool,
+    ) -> Tensor | None:
+        """Run a round's local model.
 
         Args:
             round_: from 1 to R.
-            rows: h, Tensor[n, d], and h^0 where it is another.
-            weights: of this pass, by name.
-            masks: of dropout; None means evaluation.
+            rows: h, Tensor[N, d], and h^0 where the model uses it and it is another.
+            masks: of dropout, Tensor[N, d] uint8 each; none in evaluation.
+            weights: in the model's order.
             learns: whether ``backward`` follows, before the round's next pass that learns.
 
         Returns:
-            Tensor[n, d], t.
+            Tensor[N, d], t.
         """
-        leaves = tuple(row.detach().requires_grad_(learns) for row in rows)
-        used = {name: weight.detach().requires_grad_(learns) for name, weight in weights.items()}
+        shapes = self.shapes(round_)
+        vector = torch.empty(sum(shape.numel() for shape in shapes.values()), dtype=self._dtype)
+        if weights is not None:
+            vector = flat(weights, self._dtype)
+        if len(vector):
+            self._group.broadcast(vector)
+        leaves = [self._scatter(matrix, self._dtype).requires_grad_(learns) for matrix in rows]
+        used = {name: weight.detach().requires_grad_(learns) for name, weight in shaped(vector, shapes).items()}
+        drawn = [self._scatter(mask, torch.uint8) for mask in masks]
         with torch.set_grad_enabled(learns):
-            arguments = (leaves[0], leaves[-1], self._edges, masks)
+            arguments = (leaves[0], leaves[-1], self._edges, Masks(drawn) if drawn else None)
             result: Tensor = functional_call(self._models[round_ - 1], used, arguments)
         if learns:
-            self._pending[round_] = _Pending(leaves, tuple(used.values()), result)
-        return result.detach()
+            self._pending[round_] = _Pending((*leaves, *used.values()), len(leaves), result)
+        return self._gather(result.detach())
 
-    def backward(self, round_: int, gradient: Tensor) -> tuple[list[Tensor], Tensor]:
-        """The backward pass of the round's newest pass that learns.
+    def backward(self, round_: int, gradient: Tensor | None) -> tuple[list[Tensor | None], Tensor]:
+        """Run the backward pass of the round's newest pass that learns.
 
         Args:
             round_: from 1 to R.
-            gradient: Tensor[n, d], of t.
+            gradient: Tensor[N, d], of t.
 
         Returns:
-            The gradients of ``rows``, and of this machine's part of all weights as one vector in their order.
+            The gradients of ``rows``, Tensor[N, d] each, and at the leader of all weights as one vector in their order.
         """
         pending = self._pending.pop(round_)
-        leaves = (*pending.rows, *pending.weights)
+        own = self._scatter(gradient, self._dtype)
         gradients = torch.autograd.grad(
-            zero_with_gradients([pending.result], [gradient]), leaves, allow_unused=True, materialize_grads=True
+            zero_with_gradients([pending.result], [own]), pending.leaves, allow_unused=True, materialize_grads=True
         )
-        rows = len(pending.rows)
-        return list(gradients[:rows]), flat(gradients[rows:], gradient.dtype)
+        rows = [self._gather(row) for row in gradients[: pending.rows]]
+        weights = flat(gradients[pending.rows :], self._dtype)
+        if len(weights):
+            self._group.total(weights)
+        return rows, weights
+
+    def shapes(self, round_: int) -> dict[str, torch.Size]:
+        """Shapes of a round's weights by name, in their order."""
+        return {name: weight.shape for name, weight in self._models[round_ - 1].named_parameters()}
+
+    def _scatter(self, x: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """Give every machine its rows of the leader's x, Tensor[N, d], one machine after another: Tensor[n, d]."""
+        if x is None or self._nodes is None:
+            return self._group.receive(LEADER, torch.empty(self._shape, dtype=dtype))
+        for machine, rows in enumerate(self._nodes[1:], 1):
+            self._group.send(machine, x.detach().index_select(0, rows))
+        return x.detach().index_select(0, self._nodes[LEADER])
+
+    def _gather(self, own: Tensor) -> Tensor | None:
+        """Collect all machines' rows at the leader, the inverse of ``_scatter``."""
+        if self._nodes is None:
+            self._group.send(LEADER, own)
+            return None
+        result = own.new_empty(sum(map(len, self._nodes)), own.shape[1])
+        result[self._nodes[LEADER]] = own
+        for machine, rows in enumerate(self._nodes[1:], 1):
+            result[rows] = self._group.receive(machine, own.new_empty(len(rows), own.shape[1]))
+        return result
+
+
+def serve(group: MachineGroup) -> None:
+    """Take a block of the graph from the leader and compute on it until the leader closes.
+
+    Raises:
+        LinkError: another machine is gone.
+    """
+    setup = group.receive_named(LEADER)
+    recipe = Recipe.of_tensor(setup.pop(RECIPE))
+    passes = BlockPasses(Block.of_tensors(setup), recipe, group)
+    while True:
+        command, round_, learns, rows, masks, *_ = group.command()
+        if command == Command.CLOSE:
+            return
+        if command == Command.FORWARD:
+            passes.forward(round_, [None] * rows, [None] * masks, None, learns=bool(learns))
+        else:
+            passes.backward(round_, None)
 
 
 def flat(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import FileStore
 from torch.testing import assert_close
 from veilgraph_testing.graphs import random_rows, seeded
 from veilgraph_testing.local_model import DIM, LocalModelConformance
 
 from veilgraph.nn.local.model import LOCAL_MODELS, HopModel
 from veilgraph.nn.propagate import Adjacency
+from veilgraph.protocol.role import LocalPart
 from veilgraph_machines.group import MachineGroup
 from veilgraph_machines.local import distribute
-from veilgraph_machines.rendezvous import follow, lead, open_door
-from veilgraph_machines.secret import new_secret
-from veilgraph_machines.worker import serve
+from veilgraph_machines.machine import LOOPBACK
+from veilgraph_machines.passes import serve
+from veilgraph_machines.rendezvous import follow, lead
 
 _LONG_S = 60.0
 
@@ -34,7 +38,7 @@ def check_machines(suite: LocalModelConformance) -> None:
     with _two_machines(len(graphs)) as group:
         for graph in graphs:
             alone, several = (nn.ModuleList([suite.build(dropout=0.3, last_round=True)]) for _ in range(2))
-            machines = distribute(several, graph, suite.settings(dropout=0.3), DIM, 2, group)
+            machines = distribute(LocalPart(several, graph, suite.settings(dropout=0.3), DIM, 2), group)
             assert list(several.state_dict()) == list(alone.state_dict())
             for generator in (lambda: None, lambda: seeded(5)):
                 assert_close(_pass(several[0], graph, generator()), _pass(alone[0], graph, generator()))
@@ -53,22 +57,15 @@ def _pass(model: nn.Module, graph: Adjacency, generator: torch.Generator | None)
 @contextmanager
 def _two_machines(jobs: int) -> Iterator[MachineGroup]:
     """A party's own process, and a thread as its other machine, for so many jobs one after another."""
-    secret = new_secret()
-    door = open_door("127.0.0.1", 0, secret)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as threads:
+        path = str(Path(folder) / "store")
 
-    def other() -> None:
-        group = follow("127.0.0.1", door.port, 1, secret)
-        try:
-            for _ in range(jobs):
-                serve(group)
-        finally:
-            group.close()
+        def other() -> None:
+            with closing(follow(FileStore(path), 1, 2, LOOPBACK)) as group:
+                for _ in range(jobs):
+                    serve(group)
 
-    with ThreadPoolExecutor(1) as threads:
         following = threads.submit(other)
-        group = lead(door, 2, timeout_s=_LONG_S, idle_s=_LONG_S)
-        try:
+        with closing(lead(FileStore(path), 2, LOOPBACK, timeout_s=_LONG_S, idle_s=_LONG_S)) as group:
             yield group
             following.result(_LONG_S)
-        finally:
-            group.close()
