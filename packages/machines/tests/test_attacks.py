@@ -22,7 +22,7 @@ from packages.machines.tests.several import Following, check, graph_of, part_of,
 from tests import nightly
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
-from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
+from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed
 from veilgraph.protocol.party_settings import parse_party_settings, private_address
 
 GRAPH = {"columns": torch.arange(4242, 4842)}
@@ -152,31 +152,71 @@ def test_whoever_reaches_the_address_takes_a_machines_place(meeting):
     assert leading.outcome() is None
 
 
+class Process(Following):
+    """In place of a process of this machine: a thread, and the mode of the folder where it meets the leader."""
+
+    def __init__(self, path, rank, count, _):
+        self.mode = stat.S_IMODE(Path(path).parent.stat().st_mode)
+        super().__init__(lambda: FileStore(path), rank, count, serve)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        super().outcome()
+
+    def outcome(self, limit_s=30.0):
+        return super().outcome() if limit_s else None
+
+
 def test_processes_of_one_machine_meet_where_no_other_account_can_look(monkeypatch):
-    modes = []
-
-    class Process(Following):
-        def __init__(self, path, rank, count, _):
-            modes.append(stat.S_IMODE(Path(path).parent.stat().st_mode))
-            super().__init__(lambda: FileStore(path), rank, count, serve)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            self.outcome()
-
-        def outcome(self, limit_s=30.0):
-            return super().outcome() if limit_s else None
-
-    monkeypatch.setattr(multi_machine, "MachineProcess", Process)
+    started = []
+    monkeypatch.setattr(multi_machine, "MachineProcess", lambda *of: started.append(Process(*of)) or started[-1])
     part = part_of("gcn", torch.float64, graph_of(torch.float64))
     alone = part_of("gcn", torch.float64, part.adjacency).local[0]
     with multi_machine.MACHINES.spread(part, 2, "A", 20.0):
         found = result_of(part.local[0], part.adjacency, same=True, drops=True)
     expected = result_of(alone, part.adjacency, same=True, drops=True)
     torch.testing.assert_close(found, expected)
-    assert modes == [0o700]
+    assert [process.mode for process in started] == [0o700]
+
+
+class Dying(Process):
+    """One that ends before it has come."""
+
+    def __init__(self, *_):
+        pass
+
+    def __exit__(self, *_):
+        pass
+
+    def outcome(self, limit_s=None):
+        return PeerFailed("machine 1's process was killed by signal 9")
+
+
+def test_a_process_that_dies_before_it_comes_ends_the_job_with_what_it_said(monkeypatch):
+    monkeypatch.setattr(multi_machine, "MachineProcess", Dying)
+    part = part_of("gcn", torch.float64, graph_of(torch.float64))
+    started = time.monotonic()
+    with refused(LinkError, code="link") as refusal, multi_machine.MACHINES.spread(part, 2, "A", 60.0):
+        pass
+    assert str(refusal.value) == "A: machine 1's process was killed by signal 9"
+    assert time.monotonic() - started < 20
+
+
+def test_a_process_that_dies_at_work_ends_the_job_with_what_it_said(monkeypatch):
+    """The leader notices that a connection broke; the process says why."""
+
+    class Later(Process):
+        def outcome(self, limit_s=None):
+            return PeerFailed("machine 1's process was killed by signal 9") if not self.is_alive() else None
+
+    monkeypatch.setattr(multi_machine, "MachineProcess", Later)
+    monkeypatch.setattr("packages.machines.tests.test_attacks.serve", takes_graph)
+    part = part_of("gcn", torch.float64, graph_of(torch.float64))
+    with refused(LinkError, code="link") as refusal, multi_machine.MACHINES.spread(part, 2, "A", 20.0):
+        result_of(part.local[0], part.adjacency, same=True, drops=False)
+    assert str(refusal.value) == "A: machine 1's process was killed by signal 9"
 
 
 JUNK = {

@@ -58,10 +58,11 @@ class MachineGroup:
         with self._reported():
             self._gloo.broadcast(x, LEADER, timeout=self._timeout).wait()
 
-    def total(self, x: Tensor) -> None:
-        """Overwrite the leader's ``x`` with the sum of all; the others' is spoilt."""
+    def total(self, x: Tensor) -> Tensor:
+        """Overwrite the leader's ``x`` with the sum of all and return it; the others' is spoilt."""
         with self._reported():
             self._gloo.reduce(x, LEADER, timeout=self._timeout).wait()
+        return x
 
     def exchange(self, out: Tensor, x: Tensor, out_counts: Sequence[int], counts: Sequence[int]) -> None:
         """Send each machine its rows of ``x`` and receive into ``out``, both machine after machine."""

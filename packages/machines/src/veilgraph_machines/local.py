@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -15,7 +14,7 @@ from veilgraph.nn.neighbourhood import Edges, Sampler
 from veilgraph.protocol.role import LocalPart
 from veilgraph_machines.blocks import Partition, cut, metis, own_nodes
 from veilgraph_machines.group import MachineGroup
-from veilgraph_machines.passes import RECIPE, BlockPasses, Command, Recipe, shaped
+from veilgraph_machines.passes import RECIPE, BlockPasses, Command, Recipe
 
 
 class Leader:
@@ -28,41 +27,29 @@ class Leader:
     """
 
     def __init__(self, group: MachineGroup, part: LocalPart, partition: Partition) -> None:
-        self.adjacency, self._group = part.adjacency, group
-        precision = "float64" if part.adjacency.dtype == torch.float64 else "float32"
-        self._recipe = recipe = Recipe(part.settings, part.dim, part.holders, len(part.local), precision)
+        self.adjacency, self._group, self._settings = part.adjacency, group, part.settings
+        double = part.adjacency.dtype == torch.float64
+        recipe = Recipe(part.settings, part.dim, part.holders, len(part.local), double)
         owner = partition(self.adjacency.incoming, group.count)
         blocks = cut(self.adjacency, owner, group.count)
         own = next(blocks)
         for machine, block in enumerate(blocks, 1):
             group.send_named(machine, {RECIPE: recipe.to_tensor(), **block.tensors()})
-        self._passes = BlockPasses(own, recipe, group, own_nodes(owner, group.count))
+        self._passes = BlockPasses(own, recipe, list(part.local), group, own_nodes(owner, group.count))
 
-    def forward(
-        self,
-        round_: int,
-        rows: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        generator: torch.Generator | None,
-        *,
-        learns: bool,
-    ) -> Tensor:
+    def forward(self, round_: int, rows: list[Tensor], generator: torch.Generator | None, *, learns: bool) -> Tensor:
         """A round's local model over all nodes, as ``BlockPasses.forward``; without ``generator`` it is evaluation."""
-        masks = 0 if generator is None else self._recipe.masks
+        rate = self._settings.dropout
+        masks = 0 if generator is None or rate == 0 else self._settings.hops
         self._group.command(Command.FORWARD, round_, learns, len(rows), masks)
         # Drawn here for all rows: what torch draws may depend on the processor and on how much is drawn at a time.
-        drawn = (
-            draw_mask(rows[0], self._recipe.settings.dropout, generator).to(torch.uint8)
-            for _ in range(masks)
-            if generator is not None
-        )
-        return cast(Tensor, self._passes.forward(round_, rows, drawn, weights, learns=learns))
+        drawn = (draw_mask(rows[0], rate, cast(torch.Generator, generator)).to(torch.uint8) for _ in range(masks))
+        return cast(Tensor, self._passes.forward(round_, rows, drawn, learns=learns))
 
-    def backward(self, round_: int, gradient: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """The gradients of the rows and of the weights of the round's newest pass that learns."""
+    def backward(self, round_: int, gradient: Tensor) -> list[Tensor]:
+        """The gradients of rows and weights, as ``BlockPasses.backward``."""
         self._group.command(Command.BACKWARD, round_)
-        rows, weights = self._passes.backward(round_, gradient)
-        return cast(list[Tensor], rows), list(shaped(weights, self._passes.shapes(round_)).values())
+        return cast(list[Tensor], self._passes.backward(round_, gradient))
 
     def close(self) -> None:
         """Tell the others that the job is done."""
@@ -97,7 +84,7 @@ class PartitionedLocal(nn.Module):
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*rows, *weights)):
             of = (machines, self._round, generator, len(rows))
             return cast(Tensor, _Pass.apply(*of, *rows, *weights))  # type: ignore[no-untyped-call]
-        return machines.forward(self._round, rows, weights, generator, learns=False)
+        return machines.forward(self._round, rows, generator, learns=False)
 
     def in_blocks(self, initial: Tensor, sampler: Sampler) -> Tensor:
         """As ``LocalModel.in_blocks``, on all machines."""
@@ -114,17 +101,16 @@ class _Pass(torch.autograd.Function):
         machines: Leader,
         round_: int,
         generator: torch.Generator | None,
-        count: int,
+        rows: int,
         *tensors: Tensor,
     ) -> Tensor:
         ctx.machines, ctx.round = machines, round_
-        return machines.forward(round_, tensors[:count], tensors[count:], generator, learns=True)
+        return machines.forward(round_, list(tensors[:rows]), generator, learns=True)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401 - torch's context
-        rows, weights = ctx.machines.backward(ctx.round, gradients[0])
-        return None, None, None, None, *rows, *weights
+        return None, None, None, None, *ctx.machines.backward(ctx.round, gradients[0])
 
 
 def distribute(part: LocalPart, group: MachineGroup, partition: Partition = metis) -> Leader:

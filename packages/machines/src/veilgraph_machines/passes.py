@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from veilgraph.nn.layers import Masks, zero_with_gradients
 from veilgraph.nn.local.build import local_settings
@@ -23,46 +22,37 @@ from veilgraph_machines.halo import HaloAdjacency
 RECIPE: Final = "recipe"
 """Name of the recipe among the tensors of a block."""
 
-_DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
-
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a machine has to know of the model, without its weights.
+    """What a machine has to know of the model.
 
     Attributes:
         settings: ``model.local`` of the job.
         dim: d.
         holders: P.
         rounds: R.
-        precision: name of the dtype of weights and rows.
+        double: whether weights and rows are float64, and not float32.
     """
 
     settings: LocalSettings
     dim: int
     holders: int
     rounds: int
-    precision: str
+    double: bool
 
     @property
     def dtype(self) -> torch.dtype:
         """Of weights and rows."""
-        return _DTYPES[self.precision]
-
-    @property
-    def masks(self) -> int:
-        """How many dropout masks a training pass takes."""
-        return self.settings.hops if self.settings.dropout > 0 else 0
+        return torch.float64 if self.double else torch.float32
 
     def models(self) -> list[nn.Module]:
-        """The rounds' local models, without storage for their weights."""
+        """The rounds' local models with weights of no meaning; nothing is drawn."""
         kind, settings = self.settings.kind, self.settings
         ends = [round_ == self.rounds for round_ in range(1, self.rounds + 1)]
         with torch.device("meta"):
-            return [
-                kind(settings, self.dim, self.holders, normalize=settings.normalize and last).to(self.dtype)
-                for last in ends
-            ]
+            made = [kind(settings, self.dim, self.holders, normalize=settings.normalize and last) for last in ends]
+        return [model.to(self.dtype).to_empty(device="cpu") for model in made]
 
     def to_tensor(self) -> Tensor:
         """Tensor[b] uint8, as JSON."""
@@ -87,15 +77,6 @@ class Command(IntEnum):
     """Round."""
 
 
-@dataclass(frozen=True)
-class _Pending:
-    """A pass that waits for its backward pass: the leaves of its graph, how many of them are rows, and the result."""
-
-    leaves: tuple[Tensor, ...]
-    rows: int
-    result: Tensor
-
-
 class BlockPasses:
     """One machine's part of every pass. All machines of the group call the same methods in the same order.
 
@@ -104,26 +85,26 @@ class BlockPasses:
     Args:
         block: this machine's.
         recipe: of the model.
+        models: the rounds' local models; a pass uses the leader's weights, and writes them into the others'.
         group: of the party's machines.
         nodes: at the leader, each machine's nodes.
     """
 
     def __init__(
-        self, block: Block, recipe: Recipe, group: MachineGroup, nodes: Sequence[np.ndarray] | None = None
+        self,
+        block: Block,
+        recipe: Recipe,
+        models: Sequence[nn.Module],
+        group: MachineGroup,
+        nodes: Sequence[np.ndarray] | None = None,
     ) -> None:
-        self._edges, self._models = HaloAdjacency(block, recipe.dtype, group), recipe.models()
+        self._edges, self._models, self._group = HaloAdjacency(block, recipe.dtype, group), models, group
         self._dtype, self._shape = recipe.dtype, (block.incoming.shape[0], recipe.dim)
-        self._group, self._nodes = group, None if nodes is None else [torch.from_numpy(rows) for rows in nodes]
-        self._pending: dict[int, _Pending] = {}
+        self._nodes = None if nodes is None else [torch.from_numpy(rows) for rows in nodes]
+        self._pending: dict[int, tuple[list[Tensor], Tensor]] = {}
 
     def forward(
-        self,
-        round_: int,
-        rows: Iterable[Tensor | None],
-        masks: Iterable[Tensor | None],
-        weights: Sequence[Tensor] | None,
-        *,
-        learns: bool,
+        self, round_: int, rows: Iterable[Tensor | None], masks: Iterable[Tensor | None], *, learns: bool
     ) -> Tensor | None:
         """Run a round's local model.
 
@@ -131,29 +112,23 @@ class BlockPasses:
             round_: from 1 to R.
             rows: h, Tensor[N, d], and h^0 where the model uses it and it is another.
             masks: of dropout, Tensor[N, d] uint8 each; none in evaluation.
-            weights: in the model's order.
             learns: whether ``backward`` follows, before the round's next pass that learns.
 
         Returns:
             Tensor[N, d], t.
         """
-        shapes = self.shapes(round_)
-        vector = torch.empty(sum(shape.numel() for shape in shapes.values()), dtype=self._dtype)
-        if weights is not None:
-            vector = flat(weights, self._dtype)
-        if len(vector):
-            self._group.broadcast(vector)
+        model = self._models[round_ - 1]
+        for weight in model.parameters():
+            self._group.broadcast(weight.detach())
         leaves = [self._scatter(matrix, self._dtype).requires_grad_(learns) for matrix in rows]
-        used = {name: weight.detach().requires_grad_(learns) for name, weight in shaped(vector, shapes).items()}
         drawn = [self._scatter(mask, torch.uint8) for mask in masks]
         with torch.set_grad_enabled(learns):
-            arguments = (leaves[0], leaves[-1], self._edges, Masks(drawn) if drawn else None)
-            result: Tensor = functional_call(self._models[round_ - 1], used, arguments)
+            result: Tensor = model(leaves[0], leaves[-1], self._edges, Masks(drawn) if drawn else None)
         if learns:
-            self._pending[round_] = _Pending((*leaves, *used.values()), len(leaves), result)
+            self._pending[round_] = leaves, result
         return self._gather(result.detach())
 
-    def backward(self, round_: int, gradient: Tensor | None) -> tuple[list[Tensor | None], Tensor]:
+    def backward(self, round_: int, gradient: Tensor | None) -> list[Tensor | None]:
         """Run the backward pass of the round's newest pass that learns.
 
         Args:
@@ -161,22 +136,14 @@ class BlockPasses:
             gradient: Tensor[N, d], of t.
 
         Returns:
-            The gradients of ``rows``, Tensor[N, d] each, and at the leader of all weights as one vector in their order.
+            The gradients of ``rows``, Tensor[N, d] each, then those of the model's weights.
         """
-        pending = self._pending.pop(round_)
-        own = self._scatter(gradient, self._dtype)
-        gradients = torch.autograd.grad(
-            zero_with_gradients([pending.result], [own]), pending.leaves, allow_unused=True, materialize_grads=True
-        )
-        rows = [self._gather(row) for row in gradients[: pending.rows]]
-        weights = flat(gradients[pending.rows :], self._dtype)
-        if len(weights):
-            self._group.total(weights)
-        return rows, weights
-
-    def shapes(self, round_: int) -> dict[str, torch.Size]:
-        """Shapes of a round's weights by name, in their order."""
-        return {name: weight.shape for name, weight in self._models[round_ - 1].named_parameters()}
+        leaves, result = self._pending.pop(round_)
+        weights = list(self._models[round_ - 1].parameters())
+        own = zero_with_gradients([result], [self._scatter(gradient, self._dtype)])
+        found = torch.autograd.grad(own, [*leaves, *weights], allow_unused=True, materialize_grads=True)
+        rows = [self._gather(row) for row in found[: len(leaves)]]
+        return [*rows, *(self._group.total(weight.contiguous()) for weight in found[len(leaves) :])]
 
     def _scatter(self, x: Tensor | None, dtype: torch.dtype) -> Tensor:
         """Give every machine its rows of the leader's x, Tensor[N, d], one machine after another: Tensor[n, d]."""
@@ -206,23 +173,12 @@ def serve(group: MachineGroup) -> None:
     """
     setup = group.receive_named(LEADER)
     recipe = Recipe.of_tensor(setup.pop(RECIPE))
-    passes = BlockPasses(Block.of_tensors(setup), recipe, group)
+    passes = BlockPasses(Block.of_tensors(setup), recipe, recipe.models(), group)
     while True:
         command, round_, learns, rows, masks, *_ = group.command()
         if command == Command.CLOSE:
             return
         if command == Command.FORWARD:
-            passes.forward(round_, [None] * rows, [None] * masks, None, learns=bool(learns))
+            passes.forward(round_, [None] * rows, [None] * masks, learns=bool(learns))
         else:
             passes.backward(round_, None)
-
-
-def flat(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """All elements of some tensors, one after another: Tensor[n]."""
-    return torch.cat([torch.empty(0, dtype=dtype), *(tensor.detach().flatten() for tensor in tensors)])
-
-
-def shaped(vector: Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """The inverse of ``flat``: views by name."""
-    parts = torch.split(vector, [shape.numel() for shape in shapes.values()]) if shapes else ()
-    return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
