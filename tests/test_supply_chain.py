@@ -65,7 +65,8 @@ LEGAL_LINES = re.compile(
     r"#.*|"
     r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; [a-z_<>=!'.0-9A-Z ()]+)? \\|"
     r"    --hash=sha256:[0-9a-f]{64}( \\)?|"
-    r"    # via [a-z0-9, -]*(-r lock/(machines|tools|broker|pip|pkcs11|nobody)\.in)?(, )?(veilgraph \(pyproject\.toml\))?[a-z0-9, -]*"
+    r"    # via [a-z0-9, -]*(-r lock/(machines|tools|broker|pip|pkcs11|nobody)\.in)?"
+    r"(, )?(veilgraph \(pyproject\.toml\))?[a-z0-9, -]*"
     r"(-c lock/deploy\.txt)?|"
 )
 

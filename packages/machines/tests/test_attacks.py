@@ -179,6 +179,7 @@ def test_processes_of_one_machine_meet_where_no_other_account_can_look(monkeypat
     expected = result_of(alone, part.adjacency, same=True, drops=True)
     torch.testing.assert_close(found, expected)
     assert [process.mode for process in started] == [0o700]
+    assert [process.error for process in started] == [None], "they were told that the job is done"
 
 
 class Dying(Process):
@@ -302,6 +303,18 @@ def test_a_leader_that_is_gone_lets_the_machine_wait_for_the_next_job(meeting):
     assert isinstance(machine.error, LinkError)
     assert machine.error.code == "machine-gone"
     assert time.monotonic() - started < 10
+
+
+def test_a_machine_waits_for_work_longer_than_for_others_at_work(store):
+    machine = Following(store, 1, 2, serve)
+    part = part_of("gcn", torch.float64, graph_of(torch.float64))
+    with closing(lead(store(), 2, LOOPBACK, timeout_s=1, idle_s=20)) as group:
+        several = distribute(part, group)
+        machine.join(1.5)
+        result_of(part.local[0], part.adjacency, same=True, drops=False)
+        several.close()
+    assert machine.outcome() is None
+    assert machine.error is None
 
 
 @nightly
