@@ -40,7 +40,6 @@ from veilgraph.protocol.role import LocalPart
 from veilgraph.runtime.launch.processes import keep_freed_memory
 
 WAIT_S = 600.0
-SENT = Path("/sys/class/net/lo/statistics/tx_bytes")
 
 
 def in_order(incoming: sp.csr_array, machines: int) -> np.ndarray:
@@ -80,10 +79,16 @@ def passes(part: LocalPart, dim: int) -> int:
     h = torch.randn(part.adjacency.num_nodes, dim, requires_grad=True)
     before = 0
     for _ in range(2):
-        before = int(SENT.read_text())
+        before = sent_bytes()
         t = part.local[0](h, h, part.adjacency, torch.Generator().manual_seed(1))
         t.backward(torch.ones_like(t))
-    return int(SENT.read_text()) - before
+    return sent_bytes() - before
+
+
+def sent_bytes() -> int:
+    """Over loopback, since it is there."""
+    (line,) = [line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:")]
+    return int(line.split()[9])
 
 
 def memory_mib(key: str) -> int:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import socket
-from contextlib import suppress
-from ipaddress import AddressValueError, IPv4Address
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.files import os_errors_as, resolve_unlinked
+from veilgraph.core.files import resolve_unlinked
 from veilgraph.core.settings import Settings, config_errors
 from veilgraph.core.yaml_file import SettingsLoader, parse_yaml, read_yaml
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.tables.settings import TableSettings
 
-MAX_IDLE_S: Final = 30 * 86400.0
+NOT_PRIVATE: Final = "a party's machines encrypt nothing; give an address of a network of theirs alone, as 10.0.0.5"
+
+
+def is_private(address: str) -> bool:
+    """Whether an IPv4 address is of one interface of a private network; raises ``ValueError`` where it is none."""
+    parsed = IPv4Address(address)
+    return not (parsed.is_global or parsed.is_unspecified)
 
 
 class MachineSettings(Settings):
@@ -27,7 +31,7 @@ class MachineSettings(Settings):
     """number, with the joining one"""
     address: str
     """private host:port of the joining one, free there and reached by the others"""
-    idle_s: float = Field(3600.0, gt=0, le=MAX_IDLE_S)
+    idle_s: float = Field(3600.0, gt=0, le=30 * 86400)
     """longest wait of the others for work in a job"""
 
     @field_validator("address")
@@ -36,9 +40,8 @@ class MachineSettings(Settings):
         host, _, port = address.rpartition(":")
         if not host or ":" in host or not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
             raise ValueError("an address is a name or IPv4 address and a port, as in 10.0.0.5:29500")
-        with suppress(AddressValueError):  # a name is resolved where it is used
-            if not _is_private(IPv4Address(host)):
-                raise ValueError(_NOT_PRIVATE)
+        if host.replace(".", "").isdigit() and not is_private(host):  # a name is resolved where it is used
+            raise ValueError(NOT_PRIVATE)
         return address
 
     @property
@@ -50,25 +53,6 @@ class MachineSettings(Settings):
     def port(self) -> int:
         """Port of ``address``."""
         return int(self.address.rpartition(":")[2])
-
-
-_NOT_PRIVATE: Final = (
-    "others could reach it, and what a party's machines send each other is not encrypted; give an address of a network "
-    "of theirs alone, as 10.0.0.5 in a private VLAN or of WireGuard"
-)
-
-
-def private_address(host: str, what: str) -> str:
-    """Return the IPv4 address of ``host``, a name or an address; raise ``ConfigError`` where it is not private."""
-    with os_errors_as(ConfigError, f"{what}={host}: cannot be resolved", "give a name or IPv4 address that exists"):
-        address = socket.gethostbyname(host)
-    if not _is_private(IPv4Address(address)):
-        raise ConfigError(f"{what}={host}: {address} is no private address: {_NOT_PRIVATE}")
-    return address
-
-
-def _is_private(address: IPv4Address) -> bool:
-    return not (address.is_global or address.is_unspecified or address.is_multicast)
 
 
 MAX_APPROVAL_WAIT_S: Final = 7 * 86400.0

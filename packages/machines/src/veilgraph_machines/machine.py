@@ -19,10 +19,10 @@ from torch.distributed import FileStore, Store
 
 from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.threads import run_and_leave
-from veilgraph.protocol.party_settings import PartySettings, private_address
+from veilgraph.protocol.party_settings import PartySettings
 from veilgraph.runtime.launch.processes import end_with_launcher, keep_freed_memory, report_failure, reported_failure
 from veilgraph_machines.passes import serve
-from veilgraph_machines.rendezvous import address_towards, follow, reached_store
+from veilgraph_machines.rendezvous import address_towards, follow, private_address, reached_store
 
 LOOPBACK: Final = "127.0.0.1"
 

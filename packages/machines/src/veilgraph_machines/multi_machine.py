@@ -16,12 +16,12 @@ from typing_extensions import override
 
 from veilgraph.core.errors import LinkError, VeilgraphError
 from veilgraph.core.types import PartyId
-from veilgraph.protocol.party_settings import MachineSettings, private_address
+from veilgraph.protocol.party_settings import MachineSettings
 from veilgraph.protocol.role import LocalPart, Machines, Spreading
 from veilgraph_machines.group import MachineGroup
 from veilgraph_machines.local import distribute
 from veilgraph_machines.machine import LOOPBACK, MachineProcess
-from veilgraph_machines.rendezvous import lead, listening_store
+from veilgraph_machines.rendezvous import lead, listening_store, private_address
 
 log = logging.getLogger("veilgraph")
 

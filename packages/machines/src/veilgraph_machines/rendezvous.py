@@ -20,7 +20,7 @@ from torch.distributed import Store, TCPStore
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
 from veilgraph.core.files import os_errors_as
-from veilgraph.protocol.party_settings import private_address
+from veilgraph.protocol.party_settings import NOT_PRIVATE, is_private
 from veilgraph_machines.group import LEADER, MachineGroup, reason
 
 _POLL_S: Final = 0.05
@@ -29,6 +29,15 @@ _GREETING_S: Final = timedelta(seconds=10)
 
 _LEADER_KEY: Final = "leader"
 _MEMBERS_KEY: Final = "members"
+
+
+def private_address(host: str, what: str) -> str:
+    """Return the IPv4 address of ``host``, a name or an address; raise ``ConfigError`` where it is not private."""
+    with os_errors_as(ConfigError, f"{what}={host}: cannot be resolved", "give a name or IPv4 address that exists"):
+        address = socket.gethostbyname(host)
+    if not is_private(address):
+        raise ConfigError(f"{what}={host}: {address} is no private address: {NOT_PRIVATE}")
+    return address
 
 
 def listening_store(host: str, port: int) -> TCPStore:
