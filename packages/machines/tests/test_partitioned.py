@@ -1,9 +1,10 @@
 """A local model over several machines against the same model on one; the machines are real processes."""
 
 import time
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
+import pymetis
 import pytest
 import torch
 from torch.distributed import FileStore
@@ -90,6 +91,27 @@ def test_metis_cuts_few_edges_and_gives_every_machine_as_much_and_the_same_every
     turns = sum(sum(block.receive_counts) for block in cut(adjacency, by_nodes(adjacency.incoming, 3), 3))
     assert halo <= 12  # of 600 nodes: two rings a machine, and few are cut
     assert turns > 300
+
+
+def test_metis_is_shown_four_edges_into_a_node_both_ways_without_loops_and_the_load_of_all(monkeypatch):
+    shown: dict[str, Any] = {}
+
+    def part_graph(machines, adjacency, *, vweights):
+        shown.update(pointers=adjacency.adj_starts, columns=adjacency.adjacent, weights=vweights)
+        return pymetis.GraphPartition(0, [0] * len(vweights))
+
+    monkeypatch.setattr(pymetis, "part_graph", part_graph)
+    hub = torch.stack([torch.arange(40), torch.zeros(40, dtype=torch.int64)])  # 40 edges into node 0, one a loop
+    ring = torch.stack([torch.arange(40), torch.arange(1, 41) % 40])
+    metis(Adjacency.of_edges(torch.cat([hub, ring], dim=1), None, 40, torch.float32).incoming, 2)
+    ends = np.repeat(np.arange(40), np.diff(shown["pointers"]))
+    pairs = set(zip(ends.tolist(), shown["columns"].tolist(), strict=True))
+    assert len(pairs) == len(ends)
+    assert pairs == {(end, start) for start, end in pairs}
+    assert all(start != end for start, end in pairs)
+    assert {(k, (k + 1) % 40) for k in range(1, 39)} <= pairs
+    assert 2 <= sum(start == 0 for start, _ in pairs) <= 5, "of 41 edges into the hub four, and its own to node 1"
+    assert shown["weights"].tolist() == [42, *[2] * 39]
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
