@@ -1,6 +1,7 @@
 """Machines that fail, and strangers: what ends a job, what does not, and who can reach a party's machines."""
 
 import json
+import re
 import socket
 import stat
 import threading
@@ -103,9 +104,10 @@ def test_a_further_machine_on_a_public_address_does_not_listen_there(monkeypatch
         address_towards(LOOPBACK, 9)
 
 
-def test_a_name_that_nobody_has_is_refused():
-    with refused(ConfigError, key="machines.address"):
-        private_address("nobody.invalid", "machines.address")
+@pytest.mark.parametrize("host", ["nobody.invalid", 64 * "a"])
+def test_a_name_that_nobody_has_is_refused(host):
+    with refused(ConfigError, key="machines.address", value=host):
+        private_address(host, "machines.address")
 
 
 def listening():
@@ -307,6 +309,10 @@ def test_a_leader_that_is_gone_lets_the_machine_wait_for_the_next_job(meeting):
     assert machine.outcome() is None
     assert isinstance(machine.error, LinkError)
     assert machine.error.code == "machine-gone"
+    assert re.fullmatch(
+        r"the party's own process is gone, or did not answer in time \([^/]* by peer[^/]*\); see what it said last",
+        str(machine.error),
+    )
     assert time.monotonic() - started < 10
 
 

@@ -33,7 +33,8 @@ _MEMBERS_KEY: Final = "members"
 
 def private_address(host: str, what: str) -> str:
     """Return the IPv4 address of ``host``, a name or an address; raise ``ConfigError`` where it is not private."""
-    with os_errors_as(ConfigError, f"{what}={host}: cannot be resolved", "give a name or IPv4 address that exists"):
+    way_out = "give a name or IPv4 address that exists"
+    with os_errors_as(ConfigError, f"{what}={host}: cannot be resolved", way_out, UnicodeError):
         address = socket.gethostbyname(host)
     if not is_private(address):
         raise ConfigError(f"{what}={host}: {address} is no private address: {NOT_PRIVATE}")
