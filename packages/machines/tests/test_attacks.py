@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch.distributed import FileStore, TCPStore
+from veilgraph_machines import machine as machine_module
 from veilgraph_machines import multi_machine, rendezvous
 from veilgraph_machines.local import distribute
 from veilgraph_machines.machine import LOOPBACK
@@ -326,6 +327,34 @@ def test_a_machine_waits_for_work_longer_than_for_others_at_work(store):
         several.close()
     assert machine.outcome() is None
     assert machine.error is None
+
+
+def test_a_machine_attends_job_after_job_until_it_would_be_refused_again(monkeypatch):
+    outcomes = [None, LinkError("the job ended"), ConfigError("another release")]
+
+    class Attending:
+        def __init__(self, *of):
+            assert of == ("10.0.0.5:29500", 1, 2)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def outcome(self):
+            return outcomes.pop(0)
+
+    monkeypatch.setattr(machine_module, "MachineProcess", Attending)
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    party = parse_party_settings({**PARTY, "machines": {"count": 2, "address": "10.0.0.5:29500"}})
+    said: list[str] = []
+    with pytest.raises(ConfigError, match="another release"):
+        machine_module.attend(party, 1, said.append)
+    assert said[1:] == ["machine 1: the job is done", "machine 1: the job ended"]
+    assert len(pauses) == 1
+    assert outcomes == []
 
 
 @nightly
