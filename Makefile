@@ -62,7 +62,7 @@ install-locked: ## for a deployment: into .venv-locked, every file by the hashes
 lock: $(TOOLS_INSTALLED) ## renew lock/: the newest versions that pyproject.toml allows and that are a week old
 	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/tools.in --output-file lock/tools.txt
 	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml --constraints constraints.txt --extra deploy \
-	  pyproject.toml --output-file lock/deploy.txt
+	  pyproject.toml lock/machines.in --output-file lock/deploy.txt
 	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/broker.in --output-file lock/broker.txt
 	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/pip.in --output-file lock/pip.txt
 	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/pkcs11.in --output-file lock/pkcs11.txt

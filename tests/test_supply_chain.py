@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "lock" / "deploy.txt"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 def of_extra(name):
@@ -35,7 +36,15 @@ def of_extra(name):
             yield requirement
 
 
-DIRECT = [*map(Requirement, PROJECT["project"]["dependencies"]), *of_extra("deploy")]
+def of_packages():
+    """What the distributions add that ``make install-locked`` installs beside the package."""
+    (line,) = re.findall(r"--no-build-isolation \.(.*)$", MAKEFILE, flags=re.MULTILINE)
+    for folder in line.split():
+        own = tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        yield from (each for each in map(Requirement, own["dependencies"]) if not each.name.startswith("veilgraph"))
+
+
+DIRECT = [*map(Requirement, PROJECT["project"]["dependencies"]), *of_extra("deploy"), *of_packages()]
 BUILD = [Requirement(text) for text in PROJECT["build-system"]["requires"]]
 LEFT_OUT = set(tomllib.loads((ROOT / "lock" / "uv.toml").read_text(encoding="utf-8"))["exclude-dependencies"])
 TESTED = [
@@ -56,7 +65,8 @@ LEGAL_LINES = re.compile(
     r"#.*|"
     r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; [a-z_<>=!'.0-9A-Z ()]+)? \\|"
     r"    --hash=sha256:[0-9a-f]{64}( \\)?|"
-    r"    # via [a-z0-9, -]*(veilgraph \(pyproject\.toml\)|-r lock/(tools|broker|pip|pkcs11|nobody)\.in)?[a-z0-9, -]*"
+    r"    # via [a-z0-9, -]*(-r lock/(machines|tools|broker|pip|pkcs11|nobody)\.in)?"
+    r"(, )?(veilgraph \(pyproject\.toml\))?[a-z0-9, -]*"
     r"(-c lock/deploy\.txt)?|"
 )
 
@@ -131,7 +141,8 @@ def torch_pin():
 def test_a_lock_has_pins_and_hashes_and_nothing_else(name):
     text = (ROOT / "lock" / name).read_text(encoding="utf-8")
     assert [line for line in text.split("\n") if not LEGAL_LINES.fullmatch(line)] == []
-    assert "/" not in text.replace(f"-r lock/{name.removesuffix('.txt')}.in", "").replace("-c lock/deploy.txt", "")
+    source = "machines" if name == "deploy.txt" else name.removesuffix(".txt")
+    assert "/" not in text.replace(f"-r lock/{source}.in", "").replace("-c lock/deploy.txt", "")
     assert [entry for entry, (_, hashes) in locked(text).items() if hashes == 0] == []
 
 
@@ -158,6 +169,7 @@ def test_the_lock_covers_all_that_a_deployment_needs():
     [
         (r"^h11==.*\n(    .*\n)*", "", "h11 is not in the lock"),  # of an extra
         (r"^markupsafe==.*\n(    .*\n)*", "", "markupsafe is not in the lock"),  # jinja2's own
+        (r"^pymetis==.*\n(    .*\n)*", "", "pymetis is not in the lock"),  # of another distribution
         (r"^cryptography==\S+", "cryptography==46.0.0", "cryptography==46.0.0 is not >=48"),
         (r"^(rich==\S+)", r"\1 ; python_version < '3.13'", 'rich==.*; python_version < "3.13" leaves out 3.13'),
         (r"^(numpy==\S+)", r"\1 ; sys_platform == 'win32'", "numpy==.* leaves out 3.11"),
@@ -181,7 +193,7 @@ def test_torch_is_pinned_by_version_alone():
 
 
 def locked_pip():
-    (line,) = re.findall(r"^LOCKED_PIP := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    (line,) = re.findall(r"^LOCKED_PIP := (.*)$", MAKEFILE, flags=re.MULTILINE)
     return shlex.split(line)
 
 

@@ -179,7 +179,7 @@ def file_cases() -> Iterator[Case]:
         "data check": lambda file: ["data", "check", file],
         "embed": lambda file: ["embed", file, "--out", file.parent / "out"],
         "net provision": lambda file: ["net", "provision", file, "--out", file.parent / "out"],
-        "net machine-secret": lambda file: ["net", "machine-secret", file],
+        "net machine": lambda file: ["net", "machine", "--party", file, "--rank", "1"],
     }
     for reader, command in readers.items():
         for sort, content in FILES.items():

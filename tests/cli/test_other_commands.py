@@ -21,7 +21,7 @@ GROUPS = {
     "data": ("check", "align", "export", "accounts", "init", "export-trajectories"),
     "net": (
         "init", "provision", "join", "submit", "status", "logs", "stop", "serve", "consent", "dispute",
-        "machine", "machine-secret",
+        "machine",
     ),
     "cert": ("request", "sign", "install", "revoke", "passphrase"),
 }  # fmt: skip

@@ -2,28 +2,35 @@
 
 import subprocess
 import sys
+import threading
+from contextlib import closing, contextmanager
 
 import torch
 from torch import nn
-from veilgraph_machines.blocks import balanced
+from torch.distributed import FileStore
+from veilgraph_machines.blocks import metis
 from veilgraph_machines.local import distribute
-from veilgraph_machines.rendezvous import open_door
-from veilgraph_machines.secret import new_secret
+from veilgraph_machines.machine import LOOPBACK
+from veilgraph_machines.rendezvous import follow, lead
 
+from veilgraph.core.errors import ConfigError, LinkError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.local.build import build_local, local_settings
 from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.propagate import Adjacency
+from veilgraph.protocol.role import LocalPart
 
 DIM = 6
+LONG_S = 60.0
 
 
 WORKER = """
 import sys
+from torch.distributed import FileStore
 from veilgraph.core.errors import LinkError
+from veilgraph_machines.passes import serve
 from veilgraph_machines.rendezvous import follow
-from veilgraph_machines.worker import serve
-group = follow("127.0.0.1", int(sys.argv[2]), int(sys.argv[1]), bytes.fromhex(sys.argv[3]))
+group = follow(FileStore(sys.argv[2]), int(sys.argv[1]), 3, "127.0.0.1")
 try:
     while True:
         serve(group)
@@ -33,20 +40,45 @@ except LinkError:
 
 
 class Machines:
-    """The other two of a group of three."""
+    """The other two of a group of three, processes that meet at ``store``."""
 
-    def __init__(self):
-        secret = new_secret()
-        self.door = open_door("127.0.0.1", 0, secret)
-        port, key = str(self.door.port), secret.hex()
+    def __init__(self, store):
+        self.store = str(store)
         self.others = [
-            subprocess.Popen([sys.executable, "-W", "ignore", "-c", WORKER, str(rank), port, key]) for rank in (1, 2)
+            subprocess.Popen([sys.executable, "-W", "ignore", "-c", WORKER, str(rank), self.store]) for rank in (1, 2)
         ]
+
+    @contextmanager
+    def leading(self, timeout_s=LONG_S):
+        with closing(lead(FileStore(self.store), 3, LOOPBACK, timeout_s=timeout_s, idle_s=LONG_S)) as group:
+            yield group
 
     def end(self):
         for process in self.others:
             process.kill()
             process.wait()
+
+
+class Following(threading.Thread):
+    """A machine of the party, in a thread; what its work returned, or what it failed with."""
+
+    def __init__(self, store, rank, count, work):
+        super().__init__(daemon=True)
+        self.store, self.rank, self.count, self.work = store, rank, count, work
+        self.got = self.error = None
+        self.start()
+
+    def run(self):
+        try:
+            with closing(follow(self.store(), self.rank, self.count, LOOPBACK)) as group:
+                self.got = self.work(group)
+        except (LinkError, ConfigError) as error:
+            self.error = error
+
+    def outcome(self):
+        self.join(30)
+        assert not self.is_alive()
+        return self.got
 
 
 def graph_of(dtype, weighted=True):
@@ -74,22 +106,23 @@ def result_of(local, adjacency, *, same, drops):
     return found
 
 
-def models(kind, dtype, rounds=2):
-    """A job's model.local and the local models of both rounds."""
-    local = local_settings({"model": kind, "hops": 2, "dropout": 0.3})
+def part_of(kind, dtype, adjacency, rounds=2):
+    """A holder's part of a job: the local models of both rounds, over a graph."""
+    settings = local_settings({"model": kind, "hops": 2, "dropout": 0.3})
     streams = LearningStreams(1, "A")
-    return local, nn.ModuleList(
-        build_local(local, DIM, 2, last_round=round_ == rounds, streams=streams, round=round_, dtype=dtype)
+    models = nn.ModuleList(
+        build_local(settings, DIM, 2, last_round=round_ == rounds, streams=streams, round=round_, dtype=dtype)
         for round_ in range(1, rounds + 1)
     )
+    return LocalPart(models, adjacency, settings, DIM, 2)
 
 
-def check(group, kind, dtype, partition=balanced):
+def check(group, kind, dtype, partition=metis):
     """All that a job uses of a local model, against the same model on one machine."""
-    adjacency, tolerance = graph_of(dtype), 1e-12 if dtype == torch.float64 else 1e-6
-    _, alone = models(kind, dtype)
-    settings, several = models(kind, dtype)
-    machines = distribute(several, adjacency, settings, DIM, 2, group, partition)
+    adjacency, tolerance = graph_of(dtype), 1000 * torch.finfo(dtype).eps  # sums are of another order
+    alone = part_of(kind, dtype, adjacency).local
+    part = part_of(kind, dtype, adjacency)
+    machines, several = distribute(part, group, partition), part.local
     assert list(several.state_dict()) == list(alone.state_dict())
     for round_ in (0, 1):
         same = round_ == 0

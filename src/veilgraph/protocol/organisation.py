@@ -15,7 +15,7 @@ from veilgraph.graph.build import BuiltGraph
 from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.consent import Consent
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.party_settings import MachineSettings, PartySettings, party_folder, read_party_settings
+from veilgraph.protocol.party_settings import PartySettings, party_folder, read_party_settings
 from veilgraph.tables.drift import Profile
 from veilgraph.tables.encode import FeatureEncoding
 
@@ -40,12 +40,6 @@ class Organisation:
                 f"{path}: party={settings.party!r}, and this party of the job is {party!r}; give its file"
             )
         return cls(settings, party_folder(path))
-
-    @property
-    def machines(self) -> MachineSettings | None:
-        """Several machines of its own, with paths that start from ``folder``; None where its party file names none."""
-        machines = self.settings.machines
-        return None if machines is None else machines.within(self.folder)
 
     def digest(self) -> str:
         """SHA-256 of how its tables are read and of the tables; raises ``DataError`` if one cannot be read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final, Literal, Self
 
@@ -14,6 +15,14 @@ from veilgraph.core.yaml_file import SettingsLoader, parse_yaml, read_yaml
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.tables.settings import TableSettings
 
+NOT_PRIVATE: Final = "a party's machines encrypt nothing; give an address of a network of theirs alone, as 10.0.0.5"
+
+
+def is_private(address: str) -> bool:
+    """Whether an IPv4 address is of one interface of a private network; raises ``ValueError`` where it is none."""
+    parsed = IPv4Address(address)
+    return not (parsed.is_global or parsed.is_unspecified)
+
 
 class MachineSettings(Settings):
     """Several machines of the party that share its local model, across organisations (docs/guides/deployment.md)."""
@@ -21,10 +30,8 @@ class MachineSettings(Settings):
     count: int = Field(ge=2)
     """number, with the joining one"""
     address: str
-    """host:port of the joining one, free there and reached by the others"""
-    secret: Path
-    """file of their common secret, readable by their account only, relative to the party file"""
-    idle_s: float = Field(3600.0, gt=0)
+    """private host:port of the joining one, free there and reached by the others"""
+    idle_s: float = Field(3600.0, gt=0, le=30 * 86400)
     """longest wait of the others for work in a job"""
 
     @field_validator("address")
@@ -33,11 +40,9 @@ class MachineSettings(Settings):
         host, _, port = address.rpartition(":")
         if not host or ":" in host or not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
             raise ValueError("an address is a name or IPv4 address and a port, as in 10.0.0.5:29500")
+        if host.replace(".", "").isdigit() and not is_private(host):  # a name is resolved where it is used
+            raise ValueError(NOT_PRIVATE)
         return address
-
-    def within(self, folder: Path) -> MachineSettings:
-        """Return the settings with the path of ``secret`` taken from ``folder``, the party file's."""
-        return self.model_copy(update={"secret": folder / self.secret})
 
     @property
     def host(self) -> str:

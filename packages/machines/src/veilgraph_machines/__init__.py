@@ -1,4 +1,4 @@
-"""A holder's local model over several machines: each has some of the nodes and the edges into them.
+"""A holder's local model over several machines of its own, joined by ``torch.distributed`` (gloo).
 
-The machine that joins the other parties leads the others; all are of one party, and know each other by a secret.
+The machine that joins the other parties leads; each machine has some of the nodes and the edges into them.
 """

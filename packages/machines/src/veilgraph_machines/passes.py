@@ -3,64 +3,56 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from veilgraph.nn.layers import Masks, zero_with_gradients
 from veilgraph.nn.local.build import local_settings
 from veilgraph.nn.local.model import LocalSettings
+from veilgraph_machines.blocks import Block
+from veilgraph_machines.group import LEADER, MachineGroup
 from veilgraph_machines.halo import HaloAdjacency
 
-_DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
+RECIPE: Final = "recipe"
+"""Name of the recipe among the tensors of a block."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a machine has to know of the model, without its weights.
+    """What a machine has to know of the model.
 
     Attributes:
         settings: ``model.local`` of the job.
         dim: d.
         holders: P.
         rounds: R.
-        precision: name of the dtype.
+        double: whether weights and rows are float64, and not float32.
     """
 
     settings: LocalSettings
     dim: int
     holders: int
     rounds: int
-    precision: str
+    double: bool
 
     @property
     def dtype(self) -> torch.dtype:
         """Of weights and rows."""
-        return _DTYPES[self.precision]
-
-    @property
-    def uses_initial(self) -> bool:
-        """Whether the model uses h^0 beside the round's input."""
-        return self.settings.kind.uses_initial
-
-    @property
-    def masks(self) -> int:
-        """How many dropout masks a training pass takes."""
-        return self.settings.hops if self.settings.dropout > 0 else 0
+        return torch.float64 if self.double else torch.float32
 
     def models(self) -> list[nn.Module]:
-        """The rounds' local models, without storage for their weights."""
-        last = [round_ == self.rounds for round_ in range(1, self.rounds + 1)]
+        """The rounds' local models with weights of no meaning; nothing is drawn."""
+        kind, settings = self.settings.kind, self.settings
+        ends = [round_ == self.rounds for round_ in range(1, self.rounds + 1)]
         with torch.device("meta"):
-            kind, settings = self.settings.kind, self.settings
-            return [
-                kind(settings, self.dim, self.holders, normalize=settings.normalize and ends).to(self.dtype)
-                for ends in last
-            ]
+            made = [kind(settings, self.dim, self.holders, normalize=settings.normalize and last) for last in ends]
+        return [model.to(self.dtype).to_empty(device="cpu") for model in made]
 
     def to_tensor(self) -> Tensor:
         """Tensor[b] uint8, as JSON."""
@@ -74,80 +66,119 @@ class Recipe:
         return cls(**{**facts, "settings": local_settings(facts["settings"])})
 
 
-@dataclass(frozen=True)
-class _Pending:
-    """A pass that waits for its backward pass: the leaves of its graph and the result."""
+class Command(IntEnum):
+    """The first word of what the leader says."""
 
-    rows: tuple[Tensor, ...]
-    weights: tuple[Tensor, ...]
-    result: Tensor
+    CLOSE = 0
+    """The job is done."""
+    FORWARD = 1
+    """Round; whether it learns; how many matrices of rows it takes; how many masks."""
+    BACKWARD = 2
+    """Round."""
 
 
 class BlockPasses:
-    """This machine's part of every pass. All machines of the group call the same methods in the same order.
+    """One machine's part of every pass. All machines of the group call the same methods in the same order.
+
+    The leader gives tensors of all N nodes and gets such; the others give and get None in their place.
 
     Args:
-        edges: of this machine's block.
-        models: the rounds' local models; their own weights are not used.
+        block: this machine's.
+        recipe: of the model.
+        models: the rounds' local models; a pass uses the leader's weights, and writes them into the others'.
+        group: of the party's machines.
+        nodes: at the leader, each machine's nodes.
     """
 
-    def __init__(self, edges: HaloAdjacency, models: Sequence[nn.Module]) -> None:
-        self._edges, self._models = edges, models
-        self._pending: dict[int, _Pending] = {}
-
-    def sizes(self, round_: int) -> dict[str, torch.Size]:
-        """Shapes of a round's weights by name, in their order."""
-        return {name: weight.shape for name, weight in self._models[round_ - 1].named_parameters()}
+    def __init__(
+        self,
+        block: Block,
+        recipe: Recipe,
+        models: Sequence[nn.Module],
+        group: MachineGroup,
+        nodes: Sequence[np.ndarray] | None = None,
+    ) -> None:
+        self._edges, self._models, self._group = HaloAdjacency(block, recipe.dtype, group), models, group
+        self._dtype, self._shape = recipe.dtype, (block.incoming.shape[0], recipe.dim)
+        self._nodes = None if nodes is None else [torch.from_numpy(rows) for rows in nodes]
+        self._pending: dict[int, tuple[list[Tensor], Tensor]] = {}
 
     def forward(
-        self, round_: int, rows: Sequence[Tensor], weights: Mapping[str, Tensor], masks: Masks | None, *, learns: bool
-    ) -> Tensor:
-        """The model over the machine's own rows.
+        self, round_: int, rows: Iterable[Tensor | None], masks: Iterable[Tensor | None], *, learns: bool
+    ) -> Tensor | None:
+        """Run a round's local model.
 
         Args:
             round_: from 1 to R.
-            rows: h, Tensor[n, d], and h^0 where it is another.
-            weights: of this pass, by name.
-            masks: of dropout; None means evaluation.
+            rows: h, Tensor[N, d], and h^0 where the model uses it and it is another.
+            masks: of dropout, Tensor[N, d] uint8 each; none in evaluation.
             learns: whether ``backward`` follows, before the round's next pass that learns.
 
         Returns:
-            Tensor[n, d], t.
+            Tensor[N, d], t.
         """
-        leaves = tuple(row.detach().requires_grad_(learns) for row in rows)
-        used = {name: weight.detach().requires_grad_(learns) for name, weight in weights.items()}
+        model = self._models[round_ - 1]
+        for weight in model.parameters():
+            self._group.broadcast(weight.detach())
+        leaves = [self._scatter(matrix, self._dtype).requires_grad_(learns) for matrix in rows]
+        drawn = [self._scatter(mask, torch.uint8) for mask in masks]
         with torch.set_grad_enabled(learns):
-            arguments = (leaves[0], leaves[-1], self._edges, masks)
-            result: Tensor = functional_call(self._models[round_ - 1], used, arguments)
+            result: Tensor = model(leaves[0], leaves[-1], self._edges, Masks(drawn) if drawn else None)
         if learns:
-            self._pending[round_] = _Pending(leaves, tuple(used.values()), result)
-        return result.detach()
+            self._pending[round_] = leaves, result
+        return self._gather(result.detach())
 
-    def backward(self, round_: int, gradient: Tensor) -> tuple[list[Tensor], Tensor]:
-        """The backward pass of the round's newest pass that learns.
+    def backward(self, round_: int, gradient: Tensor | None) -> list[Tensor | None]:
+        """Run the backward pass of the round's newest pass that learns.
 
         Args:
             round_: from 1 to R.
-            gradient: Tensor[n, d], of t.
+            gradient: Tensor[N, d], of t.
 
         Returns:
-            The gradients of ``rows``, and of this machine's part of all weights as one vector in their order.
+            The gradients of ``rows``, Tensor[N, d] each, then those of the model's weights.
         """
-        pending = self._pending.pop(round_)
-        leaves = (*pending.rows, *pending.weights)
-        gradients = torch.autograd.grad(
-            zero_with_gradients([pending.result], [gradient]), leaves, allow_unused=True, materialize_grads=True
-        )
-        rows = len(pending.rows)
-        return list(gradients[:rows]), flat(gradients[rows:], gradient.dtype)
+        leaves, result = self._pending.pop(round_)
+        weights = list(self._models[round_ - 1].parameters())
+        own = zero_with_gradients([result], [self._scatter(gradient, self._dtype)])
+        found = torch.autograd.grad(own, [*leaves, *weights], allow_unused=True, materialize_grads=True)
+        rows = [self._gather(row) for row in found[: len(leaves)]]
+        return [*rows, *(self._group.total(weight.contiguous()) for weight in found[len(leaves) :])]
+
+    def _scatter(self, x: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """Give every machine its rows of the leader's x, Tensor[N, d], one machine after another: Tensor[n, d]."""
+        if x is None or self._nodes is None:
+            return self._group.receive(LEADER, torch.empty(self._shape, dtype=dtype))
+        for machine, rows in enumerate(self._nodes[1:], 1):
+            self._group.send(machine, x.detach().index_select(0, rows))
+        return x.detach().index_select(0, self._nodes[LEADER])
+
+    def _gather(self, own: Tensor) -> Tensor | None:
+        """Collect all machines' rows at the leader, the inverse of ``_scatter``."""
+        if self._nodes is None:
+            self._group.send(LEADER, own)
+            return None
+        result = own.new_empty(sum(map(len, self._nodes)), own.shape[1])
+        result[self._nodes[LEADER]] = own
+        for machine, rows in enumerate(self._nodes[1:], 1):
+            result[rows] = self._group.receive(machine, own.new_empty(len(rows), own.shape[1]))
+        return result
 
 
-def flat(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """All elements of some tensors, one after another: Tensor[n]."""
-    return torch.cat([torch.empty(0, dtype=dtype), *(tensor.detach().flatten() for tensor in tensors)])
+def serve(group: MachineGroup) -> None:
+    """Take a block of the graph from the leader and compute on it until the leader closes.
 
-
-def shaped(vector: Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """The inverse of ``flat``: views by name."""
-    parts = torch.split(vector, [shape.numel() for shape in shapes.values()]) if shapes else ()
-    return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+    Raises:
+        LinkError: another machine is gone.
+    """
+    setup = group.receive_named(LEADER)
+    recipe = Recipe.of_tensor(setup.pop(RECIPE))
+    passes = BlockPasses(Block.of_tensors(setup), recipe, recipe.models(), group)
+    while True:
+        command, round_, learns, rows, masks, *_ = group.command()
+        if command == Command.CLOSE:
+            return
+        if command == Command.FORWARD:
+            passes.forward(round_, [None] * rows, [None] * masks, learns=bool(learns))
+        else:
+            passes.backward(round_, None)

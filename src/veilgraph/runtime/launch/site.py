@@ -159,7 +159,7 @@ def take_part(
             party,
             "resume" if work == "train" and store.epochs() else work,
             organisation=organisation,
-            machines=None if organisation is None else organisation.machines,
+            machines=None if organisation is None else organisation.settings.machines,
             restarts=restarts,
             identity=identity,
             names=names,
