@@ -120,7 +120,7 @@ class Steps:
         return not number or plan.trial_of(number) != plan.trial_of(number - 1)
 
     def make_step(self, number: int) -> None:
-        """Make one step of SGD with momentum; ``number`` counts from 0 over all trials."""
+        """Make one step of SGD with momentum; ``number`` counts from 0 over all trials. ``close_step`` tests it."""
         machine, plan = self._machine, self._context.plan
         targets, row_weights = self.enter_targets()
         self.network.arrive(number)
@@ -137,10 +137,14 @@ class Steps:
         self._weights, self.left = None if self.network.sums_rows else self.learned, self._left_after(taken + 1)
         self.taken = None
         self._test_ranges(updated=True)
-        if plan.is_kept(number + 1):
+
+    def close_step(self, number: int) -> None:
+        """Make the weights, and the range tests, where they are due after a step that was made."""
+        self._machine.at(f"step {number}")
+        if self._context.plan.is_kept(number + 1):
             _ = self.weights  # made now, for whoever keeps them sends nothing
-        if plan.is_tested(number + 1):
-            self.outside = machine.open(self.failed_tests())
+        if self._context.plan.is_tested(number + 1):
+            self.outside = self._machine.open(self.failed_tests())
 
     def _left_after(self, taken: int) -> float:
         """The factor c of the initial weights that weight decay leaves after ``taken`` steps of a trial."""

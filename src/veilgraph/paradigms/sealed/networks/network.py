@@ -58,8 +58,14 @@ class Network(Rows):
 
     def anew(self) -> Self:
         """Return a network on the same rows that has computed nothing else yet."""
+        found = self.aside()
+        found._of_trial, found._products = {}, {}
+        return found
+
+    def aside(self) -> Self:
+        """Return a network that has what this one has computed, and notes tests of its own."""
         found = copy(self)
-        found.tests, found._of_trial, found._products = [], {}, {}
+        found.tests = []
         return found
 
     @property
