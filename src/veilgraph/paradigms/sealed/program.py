@@ -364,12 +364,13 @@ class SealedProgram(Steps, Program):
         values = self.network.predict(self.weights)
         if asked:
             values = machine.open(learners.pick("asked", "asked", values))
-        if context.plan.output == "classes":
-            found = argmax(machine, values)
-        else:
+        found, _ = machine.both(
+            partial(argmax, machine, values)
+            if context.plan.output == "classes"
             # Under a fresh mask: that of the logits is in other values as well.
-            found = machine.open(machine.split(values[:, 1:] - values[:, :1]))
-        self.check_range(machine.open(self.failed_tests()))
+            else lambda: machine.open(machine.split(values[:, 1:] - values[:, :1])),
+            lambda: self.check_range(machine.open(self.failed_tests())),
+        )
         if (beside := self.network.told()) is not None:
             beside = machine.open(learners.pick("asked", "asked", beside) if asked else machine.split(beside))
             self.told = machine.reveal(beside, context.label_party)
