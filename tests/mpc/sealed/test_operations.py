@@ -218,10 +218,10 @@ def test_a_number_nearer_to_zero_than_fine_bits_tell_may_count_as_not_below_zero
 
 
 @few
-@given(HOLDERS, st.integers(1, 130), SEED)
-def test_signs_of_numbers_below_a_bound_and_of_few_bits(holders: int, size: int, seed: int) -> None:
-    """Up to the bound, and of all units where 25 bits are enough."""
-    whole_bits, fine_bits = 18, 7
+@given(HOLDERS, st.integers(1, 130), st.integers(6, 9), SEED)
+def test_signs_of_numbers_below_a_bound_and_of_few_bits(holders: int, size: int, fine_bits: int, seed: int) -> None:
+    """Up to the bound and of all units, whether or not 25 bits are enough."""
+    whole_bits = 18
     unit, most = 2.0**-fine_bits, 2.0**whole_bits
     x = whole(seed, size, bits=fine_bits, most=most)
     x[:5] = torch.tensor([0, -unit, unit, most - unit, unit - most], dtype=torch.float64)[:size]

@@ -163,7 +163,8 @@ def test_holders_do_not_go_on_without_a_server_that_has_ended(
         assert resume(tmp_path / "run").summary["started_at"] in (10, 12)
 
 
-def test_side_by_side_the_same_bytes_take_two_thirds_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_side_by_side_the_same_bytes_take_less_than_half_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of three trials beside one another, and evaluations beside steps."""
     job = job_of(12)
     job = job.model_copy(update={"train": job.train.model_copy(update={"checkpoint_every": 12})})
     with trying(*three_trials(job)):
@@ -178,4 +179,21 @@ def test_side_by_side_the_same_bytes_take_two_thirds_of_the_rounds(monkeypatch: 
         spent.append((sum(steps), sent))
     (together, sent), (in_turn, sent_in_turn) = spent
     assert sent == sent_in_turn
-    assert together < in_turn * 2 / 3
+    assert together < in_turn / 2
+
+
+def test_hops_over_different_edges_take_the_rounds_of_the_longest() -> None:
+    """Where rows of training nodes hop: of few nodes and many columns."""
+
+    def rounds(*blocks: str) -> int:
+        with trying(Trial(blocks, deep=False, learning_rate=1.0, weight_decay=0.0)):
+            context = replace(twin_context(job_of(12), small_graphs(columns=12))[0], data={})
+        context = replace(context, sizes=replace(context.sizes, columns={"A": 500, "B": 500}))
+        machine = CountingMachine(["A", "B"], SERVER)
+        program = SealedProgram(machine, context)
+        program.enter(trains=True)
+        program.begin()
+        assert not program.network.propagates_columns
+        return machine.costs["rows"].rounds
+
+    assert rounds("each.3", "pooled.3") == max(rounds("each.3"), rounds("pooled.3"))
