@@ -112,6 +112,7 @@ OPERATIONS: dict[str, tuple[Before, Callable[..., object]]] = {
     "cube": (lambda m: (whole(m),), lambda m, x: m.triple(x, x, x)),
     "negative": (lambda m: (whole(m),), lambda m, x: m.negative(x)),
     "negative of 36 bits": (lambda m: (whole(m),), lambda m, x: m.negative(x, functions.WHOLE_BITS)),
+    "negative of 25 bits": (lambda m: (whole(m),), lambda m, x: m.negative(x, functions.WHOLE_BITS, 6)),
     "sines": (lambda m: (whole(m),), lambda m, x: m.sines(x, 6, [1.0, 0.5])),
     "value": (lambda m: (bit(m),), lambda m, x: m.value(x)),
     "gate": (lambda m: (bit(m), whole(m)), lambda m, x, y: m.gate(x, y)),

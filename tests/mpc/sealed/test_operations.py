@@ -217,6 +217,36 @@ def test_a_number_nearer_to_zero_than_fine_bits_tell_may_count_as_not_below_zero
         assert rate[2] < 0.2 if dealer == NOBODY else rate[2] == 1
 
 
+@few
+@given(HOLDERS, st.integers(1, 130), st.integers(6, 9), SEED)
+def test_signs_of_numbers_below_a_bound_and_of_few_bits(holders: int, size: int, fine_bits: int, seed: int) -> None:
+    """Up to the bound and of all units, whether or not 25 bits are enough."""
+    whole_bits = 18
+    unit, most = 2.0**-fine_bits, 2.0**whole_bits
+    x = whole(seed, size, bits=fine_bits, most=most)
+    x[:5] = torch.tensor([0, -unit, unit, most - unit, unit - most], dtype=torch.float64)[:size]
+
+    def program(machine: Machine) -> Wire:
+        number = machine.summands(of(machine, "B", x), (size,), fine_bits, of="B")
+        return machine.open(machine.value(machine.negative(machine.open(number), whole_bits, fine_bits)))
+
+    agree(program, holders)
+
+
+def test_of_25_bits_a_number_nearer_to_zero_may_count_as_not_below_zero() -> None:
+    """Units of 2^−9 of numbers below 2^18: 27 bits, of which the two lowest are left out."""
+    x = torch.tensor([-4, -3, -1, 0]).repeat(64)
+
+    def program(machine: Machine) -> Wire:
+        number = machine.summands(of(machine, "B", x << 1), (256,), 0, of="B")
+        return machine.open(machine.value(machine.negative(machine.open(number, 1, bits=9), 18, 7)))
+
+    rate = secret(run(program)).reshape(64, 4).to(torch.float64).mean(0)
+    assert rate[[0, 3]].tolist() == [1, 0]
+    assert 0.5 < rate[1] < 1
+    assert 0 < rate[2] < 0.5
+
+
 def test_argmax_is_the_first_of_the_largest() -> None:
     x = torch.tensor([[1.0, 1, 1, 1, 1], [0, 2, -1, 2, 2], [-3, -4, 5, 5, 4], [0, 0, 0, 0, 1]])
     for dealer in dealers(2):
@@ -527,15 +557,16 @@ def test_no_library_of_sines_rounds_a_factor_otherwise() -> None:
     assert np.abs(factors - factors.round()).max() < 0.5 - 2.0 ** (FACTOR_BITS - 50)
 
 
-@settings(max_examples=8)
-@given(st.integers(2, 4), st.sampled_from([4, 5, 100, 16384]), SEED)
-def test_an_inverse_root(holders: int, most: int, seed: int) -> None:
-    x = 1 + (whole(seed, 20, most=1).abs() * (most - 1)).round()
-    x[:2] = torch.tensor([1.0, most])
+@settings(max_examples=12)
+@given(st.integers(2, 4), st.sampled_from([4, 5, 100, 16384]), st.sampled_from([1, 3, 4, 63, 64]), SEED)
+def test_an_inverse_root(holders: int, most: int, least: int, seed: int) -> None:
+    most = max(most, least)
+    x = least + (whole(seed, 20, most=1).abs() * (most - least)).round()
+    x[:2] = torch.tensor([least, most])
 
     def program(machine: Machine) -> Wire:
         values = machine.summands(of(machine, "A", x.to(torch.int64)), (20,), 0, of="A")
-        return functions.inverse_root(machine, values, most)
+        return functions.inverse_root(machine, values, most, least=least)
 
     results = run(program, holders)
     relative = (secret(results) * 2.0**-FINE_BITS * x.sqrt() - 1).abs()

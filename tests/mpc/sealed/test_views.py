@@ -114,8 +114,8 @@ def computing(machine: Machine, first: Wire, second: Wire, other: Wire) -> None:
     square = machine.open(machine.product(matmul, second, other.T), 20)[:, :D]
     cubed = machine.open(machine.triple(product, product, square), 32)
     negative, again = machine.both(lambda: machine.negative(cubed), lambda: machine.open(machine.split(product)))
-    short = machine.negative(again, 20)
-    machine.open(machine.value(short))
+    short, shortest = machine.negative(again, 20), machine.negative(again, 18, 7)
+    machine.open(machine.value(short) + machine.value(shortest))
     gated = machine.open(machine.gate(negative, product) + machine.value(negative).scaled(0.5, 16))
     waves = machine.sines(gated, 5, [0.75, -0.25])
     opened, _ = machine.abreast([lambda: machine.open(waves, waves.bits - 20)] * 2)

@@ -13,7 +13,8 @@ from torch import Tensor
 from tests.paradigms.cutting import CutError
 from tests.paradigms.sealed.programs import TWIN, by_trust, layers, outcomes, saved, small_graphs, small_job, trying
 from tests.paradigms.sealed.two_sessions import cut_and_resumed, nodes_with_equal_low_bits, repeated_messages
-from veilgraph.core.types import SERVER
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.sealed.counting import CountingMachine
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed import abreast
@@ -163,7 +164,8 @@ def test_holders_do_not_go_on_without_a_server_that_has_ended(
         assert resume(tmp_path / "run").summary["started_at"] in (10, 12)
 
 
-def test_side_by_side_the_same_bytes_take_two_thirds_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_side_by_side_the_same_bytes_take_less_than_half_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of three trials beside one another, and evaluations beside steps."""
     job = job_of(12)
     job = job.model_copy(update={"train": job.train.model_copy(update={"checkpoint_every": 12})})
     with trying(*three_trials(job)):
@@ -178,4 +180,36 @@ def test_side_by_side_the_same_bytes_take_two_thirds_of_the_rounds(monkeypatch: 
         spent.append((sum(steps), sent))
     (together, sent), (in_turn, sent_in_turn) = spent
     assert sent == sent_in_turn
-    assert together < in_turn * 2 / 3
+    assert together < in_turn / 2
+
+
+@pytest.mark.parametrize("holders", [2, 3])
+def test_parties_send_what_is_counted_part_by_part(holders: int) -> None:
+    """A part that took what another one computed beside it would send more or less than by itself."""
+    epochs, links = 12, dict[PartyId, RecordedLink]()
+    job, graphs = job_of(epochs, holders), small_graphs(holders, columns=12)
+    with trying(*three_trials(job)):
+        outcomes(job, graphs, lambda program: reached(program, epochs), links)
+        context = replace(twin_context(job, graphs)[0], data={})
+    machine = CountingMachine(list(job.data.names), SERVER)
+    reached(SealedProgram(machine, context), epochs)
+    counted = sum((cost.sent for cost in machine.costs.values()), Counter[str]())
+    sent = {party: sum(of.bytes for of in link.traffic() if of.direction == "sent") for party, link in links.items()}
+    assert sent == counted
+
+
+def test_hops_over_different_edges_take_the_rounds_of_the_longest() -> None:
+    """Where rows of training nodes hop: of few nodes and many columns."""
+
+    def rounds(*blocks: str) -> int:
+        with trying(Trial(blocks, deep=False, learning_rate=1.0, weight_decay=0.0)):
+            context = replace(twin_context(job_of(12), small_graphs(columns=12))[0], data={})
+        context = replace(context, sizes=replace(context.sizes, columns={"A": 500, "B": 500}))
+        machine = CountingMachine(["A", "B"], SERVER)
+        program = SealedProgram(machine, context)
+        program.enter(trains=True)
+        program.begin()
+        assert not program.network.propagates_columns
+        return machine.costs["rows"].rounds
+
+    assert rounds("each.3", "pooled.3") == max(rounds("each.3"), rounds("pooled.3"))

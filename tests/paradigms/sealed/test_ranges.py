@@ -25,7 +25,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.pooling import pool
 from veilgraph.mpc.sealed.functions import BITS, range_tests
 from veilgraph.mpc.sealed.linked import HolderMachine
-from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.wire import Wire
 from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.plan import MOST_RANKED, Trial
@@ -306,6 +306,34 @@ def test_weights_are_tested_where_nothing_is_computed_of_them() -> None:
 
     with refused(RangeOverflow, code="left-range"):
         outcomes(job, graphs, program)
+
+
+@pytest.mark.parametrize(("training", "most"), [(20, 2**8), (512, 2**12)])
+def test_velocities_of_sums_of_few_rows_are_tested_closer(
+    training: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One just below the bound after a step passes, and one just beyond it fails."""
+    monkeypatch.setattr(Network, "sums_rows_of", lambda *_: True)
+    job = small_job(
+        2, {"model": {"network": "mlp"}, "train": {"epochs": 2, "evaluate_every": 2, "learning_rate": 0.01}}
+    )
+    context, data = twin_context(job, small_graphs(nodes=training + 60, training=training))
+    assert context.sizes.training == training
+    failed = []
+    for share in (0.9, 1.1):
+        program = SealedProgram(PlainMachine(list(data)), context)
+        program.enter(trains=True)
+        program.begin()
+        program.step(0)
+        velocity = program.velocities[0]
+        assert velocity is not None
+        moved = velocity.known.clone()
+        moved[0, -1] = most * share / context.plan.momentum
+        program.velocities[0] = replace(velocity, public=moved)
+        program.step(1)
+        failed.append(float(program.outside.known))
+    assert failed[0] == 0
+    assert failed[1] > 0
 
 
 @pytest.mark.parametrize("place", range(6))

@@ -10,7 +10,7 @@ of a mask: expanded, it is linear in the products of m over sets of factors, whi
 XOR shares. So a level costs one opening of p and g under masks, which are the m of the next level.
 
 Of v below 2^n in magnitude bit n is the sign, and the 36 bits below it decide, by sixes in two levels: what lies under
-these is left out of Λ and of λ, which moves v by less than 2^(n − 36).
+these is left out of Λ and of λ, which moves v by less than 2^(n − 36). Where 25 bits tell enough, they go by fives.
 
 Bits are in planes: int64 words with one bit of 64 entries each (``mpc.bits``).
 """
@@ -36,6 +36,7 @@ from veilgraph.mpc.sealed.wire import Bit, Wire
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 SHORT_BITS: Final = 36  # below the sign, of a comparison in two levels
+_SHORTEST_BITS: Final = 25  # likewise, of one by a bound and to a few bits below the point
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +92,16 @@ def _level(groups: int, arity: int, *, first: bool = False, last: bool = False) 
 Levels: TypeAlias = tuple[Level, ...]
 LONG: Final[Levels] = (_level(16, 4, first=True), _level(4, 4), _level(1, 4, last=True))  # of 64 bits
 SHORT: Final[Levels] = (_level(6, 6, first=True), _level(1, 6, last=True))  # of SHORT_BITS
+SHORTEST: Final[Levels] = (_level(5, 5, first=True), _level(1, 5, last=True))  # of _SHORTEST_BITS
+
+
+def levels_for(whole_bits: int | None, fine_bits: int | None, *, few: bool) -> Levels:
+    """Return the levels that compare as ``Machine.negative`` says; of many entries those of 36 bits cost most."""
+    if whole_bits is None:
+        return LONG
+    if fine_bits is not None and whole_bits + fine_bits <= _SHORTEST_BITS:
+        return SHORTEST
+    return SHORT if few else LONG
 
 
 def forms(levels: Levels, words: int, shape: tuple[int, ...]) -> tuple[list[Form], list[Form]]:
@@ -145,24 +156,21 @@ class Negative(Operation[Bit]):
     """``Machine.negative`` as an operation."""
 
     wire: Wire
+    levels: Levels = LONG
     whole_bits: int | None = None
 
     @property
     def _sign(self) -> int:
         """The bit that tells the sign."""
-        return 63 if self.whole_bits is None else min(63, self.whole_bits + self.wire.bits)
-
-    @property
-    def _levels(self) -> Levels:
-        return LONG if self.whole_bits is None else SHORT
+        return 63 if self.levels is LONG or self.whole_bits is None else min(63, self.whole_bits + self.wire.bits)
 
     @property
     def _forms(self) -> tuple[list[Form], list[Form]]:
-        return forms(self._levels, planes.words_for(prod(self.wire.shape)), self.wire.shape)
+        return forms(self.levels, planes.words_for(prod(self.wire.shape)), self.wire.shape)
 
     def _digits(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Planes of the bits that decide, zeros above them, by groups of the first level; and the sign's."""
-        first, found, sign = self._levels[0], planes.to_planes(numbers.reshape(-1)), self._sign
+        first, found, sign = self.levels[0], planes.to_planes(numbers.reshape(-1)), self._sign
         lower = found[max(0, sign - first.groups * first.arity) : sign]
         above = torch.zeros((first.groups * first.arity - len(lower), lower.shape[1]), dtype=torch.int64)
         return _grouped(torch.cat([lower, above]), first), found[sign]
@@ -174,7 +182,7 @@ class Negative(Operation[Bit]):
     @override
     def hold(self, holder: Holder) -> Bit:
         """Open p and g of each level under masks; return the sign's Λ, and this holder's share of its λ."""
-        tag, public, levels = holder.next(Kind.MASKED_BITS), self.wire.known, self._levels
+        tag, public, levels = holder.next(Kind.MASKED_BITS), self.wire.known, self.levels
         (*terms, sign_mask), masks = holder.shared(tag, *self._forms)
         digits, sign = self._digits(public)
         factors, opened = ~digits, list[Tensor]()
@@ -189,7 +197,7 @@ class Negative(Operation[Bit]):
     @override
     def deal(self, dealer: Dealer) -> Bit:
         dealer.next()
-        (dealt, own), mask, levels = self._forms, self.wire.mask, self._levels
+        (dealt, own), mask, levels = self._forms, self.wire.mask, self.levels
         draws = dealer.draws(dealt, own)
 
         def make() -> list[Tensor]:

@@ -146,17 +146,19 @@ def class_probabilities(machine: Machine, logits: Wire) -> Summands:
     return second.map(lambda part: torch.cat([-part, part], 1)) + machine.split(machine.constant(one, second.bits))
 
 
-def inverse_root(machine: Machine, degrees: Summands, most: int, bits: int = FINE_BITS) -> Wire:
-    """d^(−1/2) with so many bits for whole numbers 1 ≤ d ≤ ``most``: [N] → [N].
+def inverse_root(machine: Machine, degrees: Summands, most: int, bits: int = FINE_BITS, least: int = 1) -> Wire:
+    """d^(−1/2) with so many bits for whole numbers ``least`` ≤ d ≤ ``most``: [N] → [N].
 
     d is scaled by a power of four into [1, 4), which comparisons with all of them find, and Newton's iteration begins
     with a line there.
     """
     degree = machine.open(degrees)
-    powers = [4**k for k in range(1, math.ceil(math.log(max(most, 4), 4)) + 1)]
+    below = (least.bit_length() - 1) // 2  # powers of four that every d has reached
+    powers = [4**k for k in range(1 + below, math.ceil(math.log(max(most, 4 * least), 4)) + 1)]
     apart = concatenate([degree.plus(-power)[None] for power in powers])
     reached = machine.value(~machine.negative(apart, SHORT_BITS - apart.bits))
-    half, quarter = _inverse_power(machine, reached, 2, bits), _inverse_power(machine, reached, 4, _QUARTER_BITS)
+    half = _inverse_power(machine, reached, 2, bits, below)
+    quarter = _inverse_power(machine, reached, 4, _QUARTER_BITS, below)
     scaled = multiply_open(machine, degree, quarter, ERROR_BITS)
     line = scaled.scaled(-_LINE[1], ERROR_BITS)
     root = machine.open(machine.split(line), line.bits - ERROR_BITS).plus(_LINE[0])
@@ -167,10 +169,10 @@ def inverse_root(machine: Machine, degrees: Summands, most: int, bits: int = FIN
     return multiply_open(machine, root, half, bits)
 
 
-def _inverse_power(machine: Machine, reached: Summands, base: int, bits: int) -> Wire:
-    """Return base^(−k) with ``bits``, [N], where the first k of a column's bits, [K, N], are set and no other."""
-    steps = [(base ** -(k + 1) - base**-k) for k in range(reached.shape[0])]
+def _inverse_power(machine: Machine, reached: Summands, base: int, bits: int, below: int) -> Wire:
+    """Return base^−(k + ``below``) with ``bits``, [N], where the first k of a column's bits, [K, N], are set alone."""
+    steps = [base ** -(k + 1) - base**-k for k in range(below, below + reached.shape[0])]
     total = reached[0].scaled(steps[0], bits)
     for row, step in enumerate(steps[1:], 1):
         total = total + reached[row].scaled(step, bits)
-    return machine.open(total).plus(1.0)
+    return machine.open(total).plus(base**-below)

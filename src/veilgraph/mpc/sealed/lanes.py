@@ -43,7 +43,9 @@ class Ends(Generic[End]):
         return found
 
     def abreast(self, parts: Sequence[Callable[[], Value]]) -> list[Value]:
-        """Run parts side by side, each with an end of its own, and return what they give."""
+        """Run parts side by side, each with an end of its own, and return what they give; one alone as it is."""
+        if len(parts) == 1:
+            return [parts[0]()]
         here = self.here
         lanes, turns = here.fork(len(parts)), Turns(len(parts), here.turn)
 

@@ -21,7 +21,7 @@ from typing_extensions import override
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.link.collectives import broadcast, gather, receive_as
-from veilgraph.mpc.sealed.comparison import Negative
+from veilgraph.mpc.sealed.comparison import Negative, levels_for
 from veilgraph.mpc.sealed.correlations import (
     Dealer,
     Holder,
@@ -290,15 +290,14 @@ class Machine(ABC):
         Every entry is then below 2^n in magnitude, or what is said of it is wrong; one between zero and −2^(n − 36)
         may count as not below zero. With ``whole_bits`` and fractional bits up to 36 together that is no entry.
         ``fine_bits``: how many bits below the point are enough, so that an entry between zero and −2^−fine_bits may
-        count as not below zero. Two holders without a dealer then compare fewer; with one it saves nothing.
-        Rounds are of ``COMPARED_AT_ONCE`` entries each.
+        count as not below zero. With ``whole_bits`` up to 25 together fewer are compared, in two rounds. Rounds are of
+        ``COMPARED_AT_ONCE`` entries each.
         """
-        if prod(wire.shape) > FEW_COMPARED:
-            whole_bits = None
+        levels = levels_for(whole_bits, fine_bits, few=prod(wire.shape) <= FEW_COMPARED)
         slices = row_slices(wire.shape, COMPARED_AT_ONCE)
         if len(slices) == 1:
-            return self.run(Negative(wire, whole_bits))
-        bits = [self.run(Negative(wire[rows], whole_bits)) for rows in slices]
+            return self.run(Negative(wire, levels, whole_bits))
+        bits = [self.run(Negative(wire[rows], levels, whole_bits)) for rows in slices]
         publics = [bit.public for bit in bits if bit.public is not None]
         return Bit(torch.cat(publics) if publics else None, torch.cat([bit.mask for bit in bits]))
 

@@ -33,8 +33,12 @@ def are_abreast(context: Context) -> bool:
     return len(plan.trials) > 1 and not plan.standard and sizes.training <= MOST_ROWS_ABREAST
 
 
-def steps_abreast(plan: Plan, place: int) -> list[int]:
-    """Return the steps of all trials that have so many steps of their trial before them; all count from 0."""
-    apart = plan.steps // len(plan.trials)
-    starts = [trial * apart for trial in range(len(plan.trials))]
-    return [start + place for trial, start in enumerate(starts) if plan.trial_of(start + place) == trial]
+def stretches_of(plan: Plan, trial: int) -> list[list[int]]:
+    """Return a trial's steps, counted from 0 over all, in stretches that end where range tests are due."""
+    found: list[list[int]] = [[]]
+    for number in range(plan.steps):
+        if plan.trial_of(number) == trial:
+            found[-1].append(number)
+            if plan.is_tested(number + 1):
+                found.append([])
+    return [stretch for stretch in found if stretch]

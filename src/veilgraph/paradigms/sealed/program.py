@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.mpc.sealed.functions import argmax
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Wire, concatenate
-from veilgraph.paradigms.sealed.abreast import Reached, are_abreast, steps_abreast
+from veilgraph.paradigms.sealed.abreast import Reached, are_abreast, stretches_of
 from veilgraph.paradigms.sealed.learners import Learners
 from veilgraph.paradigms.sealed.networks.propagation import one_hot
 from veilgraph.paradigms.sealed.plan import Context
@@ -89,12 +89,15 @@ class SealedProgram(Steps, Program):
     def __init__(self, machine: Machine, context: Context) -> None:
         Program.__init__(self)
         Steps.__init__(self, machine, context)
-        self._lanes: list[SealedProgram] = []
-        """Each trial's own program, where trials are made side by side; empty where they are made in turn."""
-        self._places = 0
-        """How many steps of every trial have been made side by side."""
+        self._lanes: list[Iterator[dict[int, Reached]]] = []
+        """Each trial's steps, where trials are made side by side; empty where they are made in turn."""
         self._reached: dict[int, Reached] = {}
+        """What steps have reached that were made side by side, and that the job has not come to."""
+        self._met = 0
+        """The last step before which each party waited for all others."""
         self._told: Wire | None = None
+        self._newest = 0
+        """The step that was made last, where it is tested beside later ones."""
 
     @override
     def enter(self, *, trains: bool) -> None:
@@ -163,6 +166,7 @@ class SealedProgram(Steps, Program):
         """
         self._beside, self.earlier = None, None
         self._lanes.clear()
+        self._reached.clear()
         if training and f"{_EARLIER}.trial" in saved:
             self.earlier = self._restore_earlier(saved, _EARLIER)
         members = self._take_saved(saved, _TRAINED if training else TRIAL)
@@ -219,25 +223,30 @@ class SealedProgram(Steps, Program):
         judged beside it. Else steps of all trials may be made side by side: those of later ones are ready when the job
         comes to them.
         """
-        plan = self._context.plan
+        plan, machine = self._context.plan, self._machine
         if not number and are_abreast(self._context):
-            self.enter_targets()
-            self.validation.enter()
-            self.network.scale()
-            self._lanes = [self._lane(trial) for trial in range(len(plan.trials))]
+            self._set_up_lanes()
         self._told = None
         if self._lanes:
-            self._step_abreast(number)
+            self._take_reached(number)
         else:
-            self._machine.at(f"step {number}")
+            machine.at(f"step {number}")
             if self.begins_trial(number):
                 beside = number and best and plan.standard  # of words no mean was ever better: Cora, CiteSeer, PubMed
                 self.earlier = self._restore_earlier(best, "weight") if beside else None
             self.make_step(number)
+            self.close_step(number)
         if number + 1 == plan.steps:
             self.network.finish(self.weights)
             if self.network.tests:
-                self.outside = self._machine.open(self.failed_tests())
+                self.outside = machine.open(self.failed_tests())
+
+    def _set_up_lanes(self) -> None:
+        """Compute what all trials need, and give each a program of its own, at its start."""
+        self.enter_targets()
+        self.validation.enter()
+        self.network.scale()
+        self._lanes = [self._lane(trial)._stretches() for trial in range(len(self._context.plan.trials))]
 
     def _lane(self, trial: int) -> SealedProgram:
         """Return a program of one trial alone, at its start, on the same rows."""
@@ -247,37 +256,77 @@ class SealedProgram(Steps, Program):
         lane.begin_anew()
         return lane
 
-    def _step_abreast(self, number: int) -> None:
-        """Take the state after step ``number``; unless it is there, make the step, and those of other trials."""
+    def _stretches(self) -> Iterator[dict[int, Reached]]:
+        """Make a stretch of this lane's steps at a time, and beside it test and judge the step before.
+
+        No step depends on how earlier ones did. Yields number → what a step reached, of those that need no more tests.
+        """
         plan = self._context.plan
-        place = plan.place_of(number)
-        if place == self._places:
-            self._places += 1
-            numbers = steps_abreast(plan, place)
-            advances = [partial(self._lanes[plan.trial_of(each)]._advance, each) for each in numbers]
-            self._reached |= dict(zip(numbers, self._machine.abreast(advances), strict=True))
-        elif number % plan.saved_every == 0:
+        ended: SealedProgram | None = None
+        for stretch in [*stretches_of(plan, self.trial), []]:
+            make, reached = partial(self._make_stretch, stretch), dict[int, Reached]()
+            if ended is None:
+                made = make()
+            else:
+                made, reached[ended._newest] = self._machine.both(make, ended._close)
+                self.outside = ended.outside
+            ended = self._apart(stretch[-1], ended) if stretch and plan.is_tested(stretch[-1] + 1) else None
+            if ended is not None:
+                del made[ended._newest]
+            yield reached | {
+                number: Reached({**state, "outside": self.outside}, None) for number, state in made.items()
+            }
+
+    def _make_stretch(self, numbers: Sequence[int]) -> dict[int, dict[str, object]]:
+        """Make steps that are not tested yet; returns this program's state after each."""
+        found = {}
+        for number in numbers:
+            self.make_step(number)
+            found[number] = self._state()
+        return found
+
+    def _state(self) -> dict[str, object]:
+        found = {name: getattr(self, name) for name in _STATE}
+        return {name: list(value) if isinstance(value, list) else value for name, value in found.items()}
+
+    def _apart(self, number: int, before: SealedProgram | None) -> SealedProgram:
+        """Return a program that tests and judges step ``number`` while this one goes on; ``before``: the last one."""
+        found = copy(self)
+        found._newest = number
+        found.network = self.network.aside() if before is None else before.network
+        found._untested, found._tests, self._tests = [], self._tests, []
+        return found
+
+    def _close(self) -> Reached:
+        """Test the newest step, and judge it where that is due."""
+        number = self._newest
+        self.close_step(number)
+        is_judged = self._context.sizes.validation and self._context.plan.is_kept(number + 1)
+        told = self.judge(number + 1) if is_judged else None
+        return Reached(self._state(), told)
+
+    def _take_reached(self, number: int) -> None:
+        """Take the state after step ``number``; unless it is there, make the next steps of all trials."""
+        plan = self._context.plan
+        if number not in self._reached:
+            self._met = number
+        elif number - self._met >= plan.saved_every:
             self._await_all()  # or whoever still runs would go on, and drop the last checkpoint that all have
-        reached = self._reached.pop(number)
+            self._met = number
+        while number not in self._reached:
+            for reached in self._machine.abreast([partial(next, lane, {}) for lane in self._lanes]):
+                self._reached |= reached
+        reached_now = self._reached.pop(number)
         self.switch_to(plan.trial_of(number))
-        self._told = reached.told
-        for name, value in reached.state.items():
+        self._told = reached_now.told
+        for name, value in reached_now.state.items():
             setattr(self, name, value)
 
     def _await_all(self) -> None:
         """Open zeros, for which each party waits for all others."""
         machine = self._machine
         nothing = machine.open(machine.split(machine.constant(torch.zeros(1, dtype=torch.int64))))
-        for holder in machine.computing:
-            machine.reveal(nothing, holder)
-
-    def _advance(self, number: int) -> Reached:
-        """Make a step, and judge it where that is due."""
-        self.make_step(number)
-        found = {name: getattr(self, name) for name in _STATE}
-        state = {name: list(value) if isinstance(value, list) else value for name, value in found.items()}
-        is_judged = self._context.sizes.validation and self._context.plan.is_kept(number + 1)
-        return Reached(state, self.judge(number + 1) if is_judged else None)
+        machine.abreast([partial(machine.reveal, nothing, holder) for holder in machine.computing])
 
     @override
     def score(self, number: int) -> Tensor | None:
@@ -315,12 +364,13 @@ class SealedProgram(Steps, Program):
         values = self.network.predict(self.weights)
         if asked:
             values = machine.open(learners.pick("asked", "asked", values))
-        if context.plan.output == "classes":
-            found = argmax(machine, values)
-        else:
+        found, _ = machine.both(
+            partial(argmax, machine, values)
+            if context.plan.output == "classes"
             # Under a fresh mask: that of the logits is in other values as well.
-            found = machine.open(machine.split(values[:, 1:] - values[:, :1]))
-        self.check_range(machine.open(self.failed_tests()))
+            else lambda: machine.open(machine.split(values[:, 1:] - values[:, :1])),
+            lambda: self.check_range(machine.open(self.failed_tests())),
+        )
         if (beside := self.network.told()) is not None:
             beside = machine.open(learners.pick("asked", "asked", beside) if asked else machine.split(beside))
             self.told = machine.reveal(beside, context.label_party)

@@ -24,6 +24,7 @@ from veilgraph.paradigms.sealed.settings import exact_rates
 WEIGHT_BITS: Final = 24
 MOST_WEIGHT: Final = 1 << 11  # products with a row of L1 norm up to 2^9 then stay below 2^20, which the ring holds
 _LEAST_BITS: Final = 8  # of factors of sums over rows: velocities and weights are multiplied by as many or more
+_VELOCITY_BITS: Final = 12  # above the point, unless their sums' bits leave fewer
 _FEW: Final = 140  # training rows on which decays were chosen
 
 
@@ -61,6 +62,8 @@ class Steps:
         self._tests: list[Wire] = []
         self.left = 1.0
         self.velocities: list[Wire | None] = []
+        self._most: list[int] = []
+        """Bounds that the newest velocities are tested by."""
         self.begin_anew()
         self.validation = Validation(machine, context)
         self._targets: tuple[Wire, Wire | None] | None = None
@@ -120,7 +123,7 @@ class Steps:
         return not number or plan.trial_of(number) != plan.trial_of(number - 1)
 
     def make_step(self, number: int) -> None:
-        """Make one step of SGD with momentum; ``number`` counts from 0 over all trials."""
+        """Make one step of SGD with momentum; ``number`` counts from 0 over all trials. ``close_step`` tests it."""
         machine, plan = self._machine, self._context.plan
         targets, row_weights = self.enter_targets()
         self.network.arrive(number)
@@ -137,10 +140,14 @@ class Steps:
         self._weights, self.left = None if self.network.sums_rows else self.learned, self._left_after(taken + 1)
         self.taken = None
         self._test_ranges(updated=True)
-        if plan.is_kept(number + 1):
+
+    def close_step(self, number: int) -> None:
+        """Make the weights, and the range tests, where they are due after a step that was made."""
+        self._machine.at(f"step {number}")
+        if self._context.plan.is_kept(number + 1):
             _ = self.weights  # made now, for whoever keeps them sends nothing
-        if plan.is_tested(number + 1):
-            self.outside = machine.open(self.failed_tests())
+        if self._context.plan.is_tested(number + 1):
+            self.outside = self._machine.open(self.failed_tests())
 
     def _left_after(self, taken: int) -> float:
         """The factor c of the initial weights that weight decay leaves after ``taken`` steps of a trial."""
@@ -160,7 +167,7 @@ class Steps:
     def _update(self, gradients: Sequence[Summands]) -> None:
         """SGD step: v ← μ·v + gradient + decay·W, opened; W ← W − rate·2^−k·v, which is linear.
 
-        ``gradients`` are summed over rows, of every weight. All velocities are opened together.
+        ``gradients`` are summed over rows, of every weight. Velocities of as many bits are opened together.
         """
         machine, plan, rate = self._machine, self._context.plan, self._rates[self.trial]
         moved = []
@@ -171,11 +178,19 @@ class Steps:
             if self._weight_decay:
                 found += machine.split(weight).scaled(self._weight_decay, found.bits - weight.bits)
             moved.append(found)
-        opened = machine.open(in_a_row(moved), moved[0].bits - self._velocity_bits)
-        velocities = apart(opened, [weight.shape for weight in self.learned])
+        # What is multiplied by the bits of these is 2^60 at most: a quarter of what the ring holds.
+        self._most = [1 << min(_VELOCITY_BITS, 60 - part.bits) for part in moved]
+        groups = [[part for part in moved if part.bits == bits] for bits in dict.fromkeys(part.bits for part in moved)]
+        opens = [partial(self._opened_velocities, group) for group in groups]
+        opened = {of[0].bits: iter(wires) for of, wires in zip(groups, machine.abreast(opens), strict=True)}
+        velocities = [next(opened[part.bits]) for part in moved]
         moves = [velocity.halved(self._halvings).times(rate) for velocity in velocities]
         self.learned = [weight - move for weight, move in zip(self.learned, moves, strict=True)]
         self.velocities = [*velocities]
+
+    def _opened_velocities(self, moved: Sequence[Summands]) -> list[Wire]:
+        opened = self._machine.open(in_a_row(moved), moved[0].bits - self._velocity_bits)
+        return apart(opened, [part.shape for part in moved])
 
     def _test_ranges(self, *, updated: bool = False) -> None:
         """Note range tests of what was opened since the last call, and if ``updated`` of weights and velocities."""
@@ -184,9 +199,8 @@ class Steps:
         self.network.tests.clear()
         self._untested.clear()
         if updated:
-            # What is multiplied by this many bits and 38 more is 2^22 at most: a quarter of what the ring holds.
-            most = 1 << min(12, 22 - max(self._scale, _LEAST_BITS))
-            tests += [range_tests(velocity, most) for velocity in self.velocities if velocity is not None]
+            newest = zip(self.velocities, self._most, strict=True)
+            tests += [range_tests(velocity, most) for velocity, most in newest if velocity is not None]
             tests += [range_tests(weight, MOST_WEIGHT) for weight in self.learned]
         self._tests += tests
 
@@ -204,7 +218,8 @@ class Steps:
         """Open one bit to every holder, whether the count ``outside`` [1] is above 0; if so raise ``RangeOverflow``."""
         machine = self._machine
         bit = machine.open(machine.value(machine.negative(-outside, SHORT_BITS)))
-        told = [machine.reveal(bit, holder) for holder in machine.holders]  # all learn it before any of them ends
+        # All learn it before any of them ends.
+        told = machine.abreast([partial(machine.reveal, bit, holder) for holder in machine.holders])
         if any(float(each) > 0 for each in told if each is not None):
             rate = self.network.trial.learning_rate
             raise RangeOverflow(
@@ -222,7 +237,11 @@ class Steps:
         machine.at(f"score {number}")
         beside = None if self.earlier is None else self._beside or self._judged_beside(self.earlier)
         logits = self.network.judged(self.weights, self.learned, self.left, self.enter_targets()[1])
-        right = machine.open(self.validation.right(logits))
+        right, inside = machine.both(
+            lambda: machine.open(self.validation.right(logits)),
+            # A step that has left the range counts as none right, or its number could make it the best one.
+            lambda: self._is_in_range(machine.open(self.failed_tests())),
+        )
         if self.earlier is not None and beside is not None:
             mean = machine.open(machine.gate(beside[1], machine.open(self.validation.right(logits + beside[0]))))
             better = machine.negative(right - mean, SHORT_BITS)
@@ -232,8 +251,6 @@ class Steps:
             self.switch_to(*members)
             self.taken = members, mean_where(self.network, better, *both)
             self.switch_to(trial)
-        # A step that has left the range counts as none right, or its number could make it the best one.
-        inside = self._is_in_range(machine.open(self.failed_tests()))
         return machine.open(machine.gate(inside, right))
 
     def _is_in_range(self, outside: Wire) -> Bit:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from hashlib import sha256
 from operator import add
-from typing import Self
+from typing import Final, Self
 
 import torch
 from torch import Tensor
@@ -27,11 +27,12 @@ from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed.functions import BITS, WHOLE_BITS, multiply_open, relu
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, apart, concatenate, in_a_row, joined, row_slices
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, concatenate, joined, row_slices
 from veilgraph.paradigms.sealed.networks.rows import Rows
 from veilgraph.paradigms.sealed.plan import Context, Trial, hops_of, is_near
 
 Parts = dict[str, slice]  # name → rows of the first weights
+_FEW_SUMMED: Final = 1 << 9  # of training rows' errors, each with 44 bits, velocities up to 2^8 fit the ring
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,14 @@ class Network(Rows):
 
     def anew(self) -> Self:
         """Return a network on the same rows that has computed nothing else yet."""
+        found = self.aside()
+        found._of_trial, found._products = {}, {}
+        return found
+
+    def aside(self) -> Self:
+        """Return a network that has what this one has computed, and notes tests of its own."""
         found = copy(self)
-        found.tests, found._of_trial, found._products = [], {}, {}
+        found.tests = []
         return found
 
     @property
@@ -261,23 +268,38 @@ class Network(Rows):
         machine, rows = self.machine, passed.rows
         if passed.hidden is None and self.sums_rows and (counts is None or self._weighs_products):
             return [error.scaled(1.0, rows.bits)]
-        opened = machine.open(error)
-        if counts is not None and not self._weighs_products:
-            opened, counts = multiply_open(machine, opened, counts), None
         if passed.hidden is None:
-            return [self._first_gradient(rows, opened)]
+            return [self._first_gradient(rows, self._opened_error(error, counts))]
         hidden, gate = passed.hidden
-        parts = [machine.product(matmul, opened, weights[1].T)]
-        if counts is not None:
-            parts.append(machine.product(torch.mul, opened, counts))
-        back, *counted = apart(self.opened(in_a_row(parts), error.bits), [part.shape for part in parts])
+
+        def pass_back() -> tuple[Wire, Wire]:
+            opened = self._opened_error(error, counts)
+            made = machine.product(matmul, opened, weights[1].T)
+            return opened, self.opened(made, made.bits if self._has_room else error.bits)
+
+        def weigh() -> Wire:  # beside it, which saves a round
+            return hidden if counts is None else multiply_open(machine, hidden, counts, hidden.bits)
+
+        weighs = self._weighs_products and counts is not None
+        (opened, back), weighed = machine.both(pass_back, weigh) if weighs else (pass_back(), hidden)
         through = machine.gate(gate, back).times(passed.left)
         if self.sums_rows:
-            both = Summands(torch.cat([machine.split(opened).part, through.part], 1), error.bits)
-            first = both.scaled(1.0, rows.bits)
+            aligned = machine.split(opened).scaled(1.0, through.bits - opened.bits)
+            first = Summands(torch.cat([aligned.part, through.part], 1), through.bits)
+            first = first.scaled(1.0, max(0, error.bits + rows.bits - first.bits))
         else:
             first = self._first_gradient(rows, concatenate([opened, machine.open(through)], 1))
-        return [first, machine.product(transposed_matmul, hidden, (*counted, opened)[0])]
+        return [first, machine.product(transposed_matmul, weighed, opened)]
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether what is passed back to hidden units need not be cut: so few rows are summed that velocities fit."""
+        return self.sums_rows and self.context.sizes.training < _FEW_SUMMED
+
+    def _opened_error(self, error: Summands, counts: Wire | None) -> Wire:
+        """Open the error, times what each row counts unless products of rows have that."""
+        opened = self.machine.open(error)
+        return opened if counts is None or self._weighs_products else multiply_open(self.machine, opened, counts)
 
     def _first_gradient(self, rows: Wire, error: Wire) -> Summands:
         if self.sums_rows:
@@ -325,7 +347,9 @@ class Network(Rows):
                     else:
                         moved.append(self.spread(relation, hops_of(block), made))
                 start += self._moved_width(block)
-        moved += self._hop_by_hop(near)
+        if near:
+            moved.append(self._pooled.sum_powers(near))
+            self.watch(moved[-1])
         for rows in self._node_slices(first.shape[1]):
             total = self.machine.split(first[:1]).scaled(1.0, BITS).map(partial(_repeat, rows.stop - rows.start))
             for columns, start in alone:

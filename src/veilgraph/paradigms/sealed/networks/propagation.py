@@ -208,6 +208,19 @@ class Propagation:
 
         return joined(slices(), total, 1)
 
+    def sum_powers(self, made: Mapping[int, Wire]) -> Wire:
+        """Σ_k P^k·B_k of k → B_k [N, d], k > 0, as P·(B_1 + P·(B_2 + …)): [N, d], bits as theirs."""
+        self.scale(0.0)
+        hops, (nodes, columns) = max(made), next(iter(made.values())).shape
+
+        def slices() -> Iterator[Wire]:
+            for part in row_slices((columns, nodes)):
+                joining = {near: of[:, part] for near, of in made.items()}
+                begun = joining.pop(hops)
+                yield self._hops(begun, begun, hops, 0.0, self._scaling[0.0], self._ways, 64, joining)
+
+        return joined(slices(), columns, 1)
+
     def put(self, columns: Tensor | None, hops: int, count: int) -> Wire:
         """Put in (Pᵀ)^K·x that the only holder with edges computes at home, of ``columns`` x as in ``__call__``.
 
@@ -232,10 +245,11 @@ class Propagation:
         scales: tuple[Wire, Wire, Wire, Wire],
         ways: Sequence[bool],
         ring: Ring,
+        joining: Mapping[int, Wire] = MappingProxyType({}),
     ) -> Wire:
         """Propagate one slice of columns, given the factors of ``_scales``, for so many ``hops`` after ``begun``.
 
-        Sums over edges are made in ``ring``.
+        Sums over edges are made in ``ring``. ``joining``: columns that join where so many hops are left.
         """
         machine, (first, between, last, brought) = self._machine, scales
         narrow_bits = 30 - self._context.sizes.max_degree.bit_length()  # sums of entries up to 1 stay below 2^30
@@ -253,6 +267,8 @@ class Propagation:
                 scaled = scaled + machine.split(wire).scaled(teleport, FINE_BITS)
             elif back is not None:
                 scaled = scaled + back
+            if (left := hops - hop - 1) in joining:
+                scaled = scaled + machine.product(torch.mul, joining[left], first)
         return machine.open(scaled, FINE_BITS)
 
     def scale(self, teleport: float) -> None:

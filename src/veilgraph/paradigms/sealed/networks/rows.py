@@ -263,15 +263,6 @@ class Rows:
             self._homes[holder, block] = columns[:, start : start + width]
         return self._homes.get((holder, block))
 
-    def _hop_by_hop(self, made: Mapping[int, Wire]) -> list[Wire]:
-        """Σ_k P^k·B_k, of k → B_k, over all holders' edges, as P·(B_1 + P·(B_2 + …)): a list of one wire, or empty."""
-        total: list[Wire] = []
-        for hops in range(max(made, default=0), 0, -1):
-            parts = [*total, *([made[hops]] if hops in made else [])]
-            whole = parts[0] if len(parts) == 1 else parts[0] + parts[1]
-            total = [self.spread(self._pooled, 1, whole)]
-        return total
-
     def _moved_columns(self, block: str, name: str, relation: Propagation) -> Wire:
         """All columns that ``block`` moves, after its hops over ``relation``; once a session."""
         if name not in self._spread:
@@ -334,6 +325,16 @@ class Rows:
                     moved[name] = self.spread(relation, hops, start, nearer=nearer, transposed=True, narrow=True)
             return moved[name]
 
+        def chained(relation: Propagation, blocks: Sequence[tuple[str, str]]) -> None:
+            for block, name in blocks:
+                hopped(block, name, relation)
+
+        # Hops over different edges do not wait for one another.
+        chains: dict[Propagation, list[tuple[str, str]]] = {}
+        for block, relations in self.relations.items():
+            for name, over in relations.items():
+                chains.setdefault(over, []).append((block, name))
+        machine.abreast([partial(chained, *each) for each in chains.items()])
         taken: list[tuple[Wire, PartyId, str]] = []
         for block in context.plan.blocks:
             for name, relation in self.relations.get(block, {block: None}).items():
@@ -397,7 +398,8 @@ class Rows:
         self.watch(variance)
         whole = variance.plus(_LEAST_VARIANCE).halved(-_VARIANCE_BITS)
         doublings = _VARIANCE_BITS // 2 - (0 if self.context.plan.standard else _LARGEST_GAIN)
-        root = inverse_root(machine, machine.split(whole[0]), MOST_OPENED << _VARIANCE_BITS, GAIN_BITS + doublings)
+        most, least = MOST_OPENED << _VARIANCE_BITS, round(_LEAST_VARIANCE * 2**_VARIANCE_BITS)
+        root = inverse_root(machine, machine.split(whole[0]), most, GAIN_BITS + doublings, least)
         self.gain = root[None].halved(-doublings)
         for part in row_slices(columns.shape):
             columns.fill(part, self.opened(machine.product(torch.mul, columns[part] - self.mean, self.gain)))
