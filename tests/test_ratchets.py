@@ -120,6 +120,7 @@ def test_a_training_parses_hashes_and_validates_once(tmp_path: Path, monkeypatch
     monkeypatch.setattr(PartyGraph, "validate", validated)
     monkeypatch.setattr(job_file, "parse_with_choices", parsed)
     monkeypatch.setattr("veilgraph.protocol.job.hashlib", SimpleNamespace(sha256=hashed))
+    monkeypatch.setattr("veilgraph.runtime.store.lifetime.all_revelations", lambda: pytest.fail("loads every paradigm"))
     job = {"data": {"dataset": "synthetic", "holders": 2}, "train": {"epochs": 3}}
     assert vg.fit(job, out=tmp_path / "run").metrics["best_epoch"] <= 3
     assert (counts.pop("parsed") <= PARSED, counts.pop("hashed") <= HASHED) == (True, True)
