@@ -40,7 +40,7 @@ class _Deferred:
         self._module, self._name = module, name
 
     def _resolve(self) -> Any:  # noqa: ANN401
-        """Import the module, and return its attribute or submodule of the name; the module itself where there is none."""
+        """Import the module, and return its attribute or submodule of the name, or without a name itself."""
         module = import_quickly(self._module)
         if not self._name:
             return module
@@ -58,7 +58,8 @@ class _Deferred:
         return isinstance(value, self._resolve())
 
     def _refuse_constant(self, *_other: object) -> NoReturn:
-        raise TypeError(f"{self._module}.{self._name} waits to be imported, and is no constant; import its module")
+        name = f"{self._module}.{self._name}".rstrip(".")
+        raise TypeError(f"{name} waits to be imported, and is no constant; import its module")
 
     __eq__ = __str__ = __iter__ = __bool__ = _refuse_constant
     __hash__ = object.__hash__

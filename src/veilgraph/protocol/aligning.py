@@ -10,10 +10,10 @@ from itertools import chain
 from typing import Final, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from torch import Tensor
 from typing_extensions import override
 
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import listed
 from veilgraph.core.types import Link, PartyId
@@ -33,6 +33,9 @@ from veilgraph.tables.columns import all_match_rates, check_any_common, match_ra
 from veilgraph.tables.encode import encode, fit_encoding
 from veilgraph.tables.nodes import read_ids
 from veilgraph.tables.settings import SplitFractions
+
+with deferred():  # a tenth of a second to import, and for tables alone
+    import pyarrow as pa
 
 J = TypeVar("J", bound=JobSettings)
 
