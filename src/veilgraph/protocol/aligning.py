@@ -13,7 +13,6 @@ import numpy as np
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import listed
 from veilgraph.core.types import Link, PartyId
@@ -33,9 +32,6 @@ from veilgraph.tables.columns import all_match_rates, check_any_common, match_ra
 from veilgraph.tables.encode import encode, fit_encoding
 from veilgraph.tables.nodes import read_ids
 from veilgraph.tables.settings import SplitFractions
-
-with deferred():  # a tenth of a second to import, and for tables alone
-    import pyarrow as pa
 
 J = TypeVar("J", bound=JobSettings)
 
@@ -68,7 +64,7 @@ def align(own: Preparation) -> Prepared:
     said, is_warning = match_rate(len(rows), ids, party.ids)
     log.log(logging.WARNING if is_warning else logging.INFO, "%s: %s", link.party, said)
     if encoding is None:
-        rows = rows[agree_on_order(link, holders, table.ids.take(pa.array(rows.numpy())).to_pylist(), own.streams)]
+        rows = rows[agree_on_order(link, holders, table.ids.take(rows.numpy()).to_pylist(), own.streams)]
         encoding = fit_encoding(table, scaling)
     table = common_first(table, rows.numpy())  # in place of the other: tables may be large
     per_node = link.party in settings.inputs.per_node
