@@ -376,10 +376,11 @@ def test_what_asks_a_dealer_for_more_than_it_has_is_nothing_that_was_hidden(
 
 EVERY = {"train": {"epochs": 5, "checkpoint_every": 1, "evaluate_every": 1}}
 LONG = small_job(2, JUDGED, EVERY)
+FOUR = {"train": {"epochs": 4}}
 LONGER = {
-    "two": LONG,
-    "holder deals": small_job(3, JUDGED, EVERY, {"trust": "majority"}),
-    "nobody deals": small_job(2, JUDGED, EVERY, {"trust": "nobody", "timeout_s": 120}),
+    "two": small_job(2, JUDGED, EVERY, FOUR),
+    "holder deals": small_job(3, JUDGED, EVERY, FOUR, {"trust": "majority"}),
+    "nobody deals": small_job(2, JUDGED, EVERY, FOUR, {"trust": "nobody", "timeout_s": 120}),
 }
 OWN = small_job(2, JUDGED, EVERY, {"model": {"blocks": ["own", "pooled.2"]}})
 """Trainings of several sessions, each of which leaves checkpoints."""
@@ -408,13 +409,24 @@ def cut_off(job: SealedJob, folder: Path, epochs: Sequence[int] = (3,)) -> Path:
     return run
 
 
+@pytest.fixture(scope="module")
+def cut_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return cut_off(LONG, tmp_path_factory.mktemp("cut"))
+
+
+@pytest.fixture
+def cut_run(cut_once: Path, tmp_path: Path) -> Path:
+    """Of ``LONG``, cut off after its third epoch; each test has its own copy."""
+    return Path(shutil.copytree(cut_once, tmp_path / "run"))
+
+
 def judged_all(run: Path) -> Verdict:
     return dispute(list(all_evidence(run).values()), Trust())
 
 
 @pytest.mark.parametrize("name", LONGER)
 def test_sessions_that_go_on_are_run_again_one_after_another(name: str, tmp_path: Path) -> None:
-    run = cut_off(LONGER[name], tmp_path, (2, 4))
+    run = cut_off(LONGER[name], tmp_path, (2, 3))
     resume(run)
     found = all_evidence(run)
     assert {party: len(each) for party, each in found.items()} == dict.fromkeys(found, 3)
@@ -439,15 +451,14 @@ def test_a_party_that_deviates_and_is_killed_is_named_by_what_the_training_goes_
         assert set(judged_all(run).named) == {liar}
 
 
-def test_a_party_that_goes_on_from_another_checkpoint_than_it_saved(tmp_path: Path) -> None:
-    run = cut_off(LONG, tmp_path)
-    for path in (run / "parties" / "B" / "checkpoints").glob("epoch-*.safetensors"):
+def test_a_party_that_goes_on_from_another_checkpoint_than_it_saved(cut_run: Path) -> None:
+    for path in (cut_run / "parties" / "B" / "checkpoints").glob("epoch-*.safetensors"):
         tensors, facts = load_tensors(path)
         changed = {name: part + 1 if "state/weight" in name else part for name, part in tensors.items()}
         save_tensors(path, changed, facts)
     with suppress(VeilgraphError):  # of weights that have left the range
-        resume(run)
-    assert set(judged_all(run).named) == {"B"}
+        resume(cut_run)
+    assert set(judged_all(cut_run).named) == {"B"}
 
 
 def test_a_party_that_goes_on_with_another_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,10 +502,9 @@ def test_a_session_of_which_nothing_was_kept_frames_nobody(tmp_path: Path, monke
     assert (verdict.named, verdict.lacking) == ({}, {})
 
 
-def test_a_party_that_hides_a_session(tmp_path: Path) -> None:
-    run = cut_off(LONG, tmp_path)
-    resume(run)
-    found = all_evidence(run)
+def test_a_party_that_hides_a_session(cut_run: Path) -> None:
+    resume(cut_run)
+    found = all_evidence(cut_run)
     verdict = dispute([*({**found, "B": found["B"][:1]}).values()], Trust())
     assert (verdict.named, verdict.lacking) == ({}, {"B": 1})
     with refused(ConfigError, code="session", party="B"):
@@ -504,28 +514,26 @@ def test_a_party_that_hides_a_session(tmp_path: Path) -> None:
         dispute([*({**found, "B": [replace(found["B"][0], facts=facts), found["B"][1]]}).values()], Trust())
 
 
-def test_a_party_that_renames_its_evidence_does_not_hide_the_newest_session(tmp_path: Path) -> None:
+def test_a_party_that_renames_its_evidence_does_not_hide_the_newest_session(cut_run: Path) -> None:
     """Else the session before it would be run again alone, and nothing would be said of this one."""
-    run = cut_off(LONG, tmp_path)
     with sending(sends_wrong("A", Kind.MASKED_WIRE)), suppress(VeilgraphError):
-        resume(run)
-    honest = all_evidence(run)
+        resume(cut_run)
+    honest = all_evidence(cut_run)
     assert set(dispute([honest[party] for party in sorted(honest)], Trust()).named) == {"A"}
     for name in ("inputs", "evidence"):
-        folder = run / "parties" / "A" / "dispute"
+        folder = cut_run / "parties" / "A" / "dispute"
         (folder / f"{name}-1.safetensors").rename(folder / f"{name}-3.safetensors")
-    found = all_evidence(run)
+    found = all_evidence(cut_run)
     for order in (sorted(found), sorted(found, reverse=True)):
         with refused(ConfigError, code="session"):
             dispute([found[party] for party in order], Trust())
 
 
-def test_a_party_that_hands_over_a_session_under_anothers_name(tmp_path: Path) -> None:
+def test_a_party_that_hands_over_a_session_under_anothers_name(cut_run: Path) -> None:
     """Else its part would stop at its checkpoint, before anything of that session is compared."""
-    run = cut_off(LONG, tmp_path)
     with sending(sends_wrong("A", Kind.MASKED_WIRE)), suppress(VeilgraphError):
-        resume(run)
-    found = all_evidence(run)
+        resume(cut_run)
+    found = all_evidence(cut_run)
     first, last = found["A"]
     renamed = replace(last, facts=last.facts.model_copy(update={"party": "B"}))
     with refused(ConfigError, code="parties"):

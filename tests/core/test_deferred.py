@@ -49,6 +49,18 @@ def test_a_module_is_loaded_when_a_name_is_used_and_again_if_that_failed(late: P
     assert [isinstance(each, Point) for each in (Point(1), 3)] == [True, False]
 
 
+def test_a_module_under_another_name_is_loaded_when_it_is_asked_for_something(late: Path) -> None:
+    late.write_text("nothing_yet = 7\n")
+    with deferred():
+        import late as other  # noqa: PLC0415
+    assert "late" not in sys.modules
+    with pytest.raises(TypeError):
+        bool(other)
+    assert other.nothing_yet == 7
+    with pytest.raises(AttributeError):
+        other.nothing_at_all  # noqa: B018
+
+
 def test_other_threads_and_later_imports_are_as_ever(late: Path) -> None:
     usual, found = builtins.__import__, []
     with deferred():

@@ -34,7 +34,8 @@ def members(mask):
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("holders", [2, 3, 8])
 def test_digits(holders, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch_geometric", None)  # a second and a half to import, and not needed
+    for module in ("torch_geometric", "sklearn.datasets", "sklearn.neighbors"):  # seconds to import, and not needed
+        monkeypatch.setitem(sys.modules, module, None)
     parties = load_parties(DataSettings(dataset="digits", holders=holders), 0)
     assert len(parties) == holders
     assert sum(party.num_features for party in parties) == 64
@@ -47,6 +48,12 @@ def test_digits(holders, monkeypatch):
     assert len(members(labelled.val_mask)) == 300
     assert len(members(labelled.test_mask)) == 1797 - 400
     assert all(party.labels is None for party in parties[1:])
+    for party in parties:
+        x = (16 * party.features).double()
+        distances = (x.square().sum(1)[:, None] + x.square().sum(1) - 2 * x @ x.T).fill_diagonal_(torch.inf)
+        nearest = distances.sort(dim=1, stable=True).indices[:, :5]  # of equally near ones the first
+        edges = torch.zeros(1797, 1797, dtype=torch.bool).scatter_(1, nearest, value=True)
+        assert torch.equal(party.edge_index, (edges | edges.T).nonzero().T)
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,10 @@ class _Deferred:
         self._module, self._name = module, name
 
     def _resolve(self) -> Any:  # noqa: ANN401
-        """Import the module, and return its attribute or submodule of the name."""
+        """Import the module, and return its attribute or submodule of the name, or without a name itself."""
         module = import_quickly(self._module)
+        if not self._name:
+            return module
         if not hasattr(module, self._name):
             import_quickly(f"{self._module}.{self._name}")
         return getattr(module, self._name)
@@ -56,7 +58,8 @@ class _Deferred:
         return isinstance(value, self._resolve())
 
     def _refuse_constant(self, *_other: object) -> NoReturn:
-        raise TypeError(f"{self._module}.{self._name} waits to be imported, and is no constant; import its module")
+        name = f"{self._module}.{self._name}".rstrip(".")
+        raise TypeError(f"{name} waits to be imported, and is no constant; import its module")
 
     __eq__ = __str__ = __iter__ = __bool__ = _refuse_constant
     __hash__ = object.__hash__
@@ -64,7 +67,7 @@ class _Deferred:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Have every ``from module import name`` of the block import the module when the name is used.
+    """Have every ``from module import name`` and ``import module`` of the block import the module when it is used.
 
     A name may be of a function, a class or a module. Of anything else, as a constant, import its module: the name
     itself is refused where it is compared or shown.
@@ -74,6 +77,8 @@ def deferred() -> Iterator[None]:
     def put_off(module: str, *rest: Any) -> Any:  # noqa: ANN401 - as the interpreter calls it: globals, locals, names
         if get_ident() != thread:
             return usual(module, *rest)
+        if not rest[2]:
+            return _Deferred(module, "")
         return SimpleNamespace(**{name: _Deferred(module, name) for name in rest[2]})
 
     vars(builtins)["__import__"] = put_off

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import MASKS, PartyId
@@ -23,6 +23,9 @@ from veilgraph.tables.encode import FeatureEncoding, Scaling, encode
 from veilgraph.tables.nodes import NodeTable, read_nodes
 from veilgraph.tables.settings import TableSettings, check_reaches
 from veilgraph.tables.source import Bools, Rows
+
+with deferred():  # a tenth of a second to import, and for tables alone
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, eq=False)

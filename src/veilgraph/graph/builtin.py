@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,7 +19,6 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings
 
 with deferred():  # seconds to import
-    from sklearn import datasets, neighbors
     from torch_geometric import data as pyg
 
 _IMAGE_ROWS = 8
@@ -47,16 +48,26 @@ def digits_data(seed: int) -> pyg.Data:
 
 def _digits(seed: int) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.float32]], Tensor, dict[str, Tensor]]:
     """Pixels [1797, 8, 8] in [0, 1], labels and masks."""
-    images, digits = datasets.load_digits(return_X_y=True)
-    pixels = (images / 16).reshape(-1, _IMAGE_ROWS, _IMAGE_ROWS).astype(np.float32)
-    labels = torch.from_numpy(digits).long()
+    scikit_learn = find_spec("sklearn")  # has the file, and takes a second to import
+    assert scikit_learn is not None
+    assert scikit_learn.origin is not None
+    table = np.loadtxt(Path(scikit_learn.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
+    pixels = (table[:, :-1] / 16).reshape(-1, _IMAGE_ROWS, _IMAGE_ROWS).astype(np.float32)
+    labels = torch.from_numpy(table[:, -1]).long()
     return pixels, labels, random_masks(labels, 10, 300, seed)
 
 
 def _nearest_edges(rows: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Tensor:
-    nearest = neighbors.kneighbors_graph(rows, 5, mode="connectivity", include_self=False)
-    both = (nearest + nearest.T).tocoo()
-    return torch.from_numpy(np.stack([both.row, both.col]).astype(np.int64))
+    """Join each row of sixteenths with its 5 nearest, both ways; of equally near ones with the first.
+
+    Their squares are exact in float32, so every machine, with however many cores, finds the same edges.
+    """
+    x, nodes = torch.from_numpy(rows), len(rows)
+    squares = x.square().sum(1)
+    distances = (squares[:, None] + squares - 2 * x @ x.T).double() * 16**2
+    ranks = (distances * nodes + torch.arange(nodes)).fill_diagonal_(torch.inf)
+    linked = torch.zeros(nodes, nodes, dtype=torch.bool).scatter_(1, ranks.topk(5, largest=False).indices, value=True)
+    return torch.stack((linked | linked.T).nonzero(as_tuple=True))
 
 
 def synthetic_data(num_nodes: int = 400, num_features: int = 24, classes: int = 3, seed: int = 0) -> pyg.Data:

@@ -12,13 +12,16 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sp
 import torch
-from scipy.sparse.linalg import norm as sparse_norm
 from torch import Tensor
 
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import MASKS
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import check_features
+
+with deferred():  # a twentieth of a second to import, and for sparse features alone
+    from scipy.sparse.linalg import norm as sparse_norm
 
 SPARSE_BELOW = 0.15
 """Share of non-zeros under which a feature matrix is kept sparse."""

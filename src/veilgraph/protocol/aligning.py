@@ -10,7 +10,6 @@ from itertools import chain
 from typing import Final, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from torch import Tensor
 from typing_extensions import override
 
@@ -65,7 +64,7 @@ def align(own: Preparation) -> Prepared:
     said, is_warning = match_rate(len(rows), ids, party.ids)
     log.log(logging.WARNING if is_warning else logging.INFO, "%s: %s", link.party, said)
     if encoding is None:
-        rows = rows[agree_on_order(link, holders, table.ids.take(pa.array(rows.numpy())).to_pylist(), own.streams)]
+        rows = rows[agree_on_order(link, holders, table.ids.take(rows.numpy()).to_pylist(), own.streams)]
         encoding = fit_encoding(table, scaling)
     table = common_first(table, rows.numpy())  # in place of the other: tables may be large
     per_node = link.party in settings.inputs.per_node

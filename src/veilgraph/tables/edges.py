@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import DataError
 from veilgraph.tables.column_settings import IdSettings
 from veilgraph.tables.settings import DecaySettings, EdgeSettings, RelationSettings, TimeFilter, WeightSettings
@@ -30,6 +29,10 @@ from veilgraph.tables.source import (
     is_null,
     stream,
 )
+
+with deferred():  # a tenth of a second to import, and for tables alone
+    import pyarrow as pa
+    from pyarrow import compute as pc
 
 _NAMED: Final = 3  # so many ids that the node table lacks are kept of a column
 _HOLDERS: Final = {"source": "source_holder", "target": "target_holder"}

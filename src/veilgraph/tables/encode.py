@@ -17,13 +17,16 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
-from scipy.sparse.linalg import norm as sparse_norm
 from torch import Tensor
 
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import DataError
 from veilgraph.tables.column_settings import CategoricalFeatures, Features, NumericFeatures, ScaleSettings
 from veilgraph.tables.nodes import FeatureColumn, NodeTable
 from veilgraph.tables.source import MISSING, Floats
+
+with deferred():  # a twentieth of a second to import, and for sparse features alone
+    from scipy.sparse.linalg import norm as sparse_norm
 
 FRACTION_BITS: Final = 300
 """A number v is the integer v·2^300, which holds every float32 and every square of one exactly."""

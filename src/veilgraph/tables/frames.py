@@ -11,16 +11,19 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet
 
 from veilgraph.core.arguments import check_flags, check_several, check_text, kind_of, wrong_type
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import private_folder, write_whole
 from veilgraph.core.types import PartyId
 from veilgraph.tables.settings import is_pattern
 from veilgraph.tables.source import Column
+
+with deferred():  # a tenth of a second to import, and for tables alone
+    import pyarrow as pa
+    from pyarrow import compute as pc
+    from pyarrow import parquet
 
 _NODES: Final = "nodes.parquet"
 SPLIT: Final[Mapping[str, float]] = MappingProxyType({"train": 0.6, "val": 0.2, "test": 0.2})
@@ -152,7 +155,7 @@ def _to_arrow(key: str, given: Any) -> pa.Table:  # noqa: ANN401
 def _to_parquet(key: str, table: pa.Table) -> bytes:
     content = io.BytesIO()
     try:
-        pyarrow.parquet.write_table(table, content)
+        parquet.write_table(table, content)
     except pa.ArrowException as error:
         raise _unreadable(key, " ".join(str(error).split()), "leave that column out") from error
     return content.getvalue()

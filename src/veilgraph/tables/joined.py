@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import DataError
 from veilgraph.tables.column_settings import (
     Duplicates,
@@ -27,6 +26,10 @@ from veilgraph.tables.source import (
     codes_of,
     stream,
 )
+
+with deferred():  # a tenth of a second to import, and for tables alone
+    import pyarrow as pa
+    from pyarrow import compute as pc
 
 Values = NDArray[Any]
 

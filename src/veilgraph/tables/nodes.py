@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import pyarrow as pa
 
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams, seed_of
 from veilgraph.core.types import PartyId
@@ -36,6 +36,9 @@ from veilgraph.tables.source import (
     date_part,
     file_format,
 )
+
+with deferred():  # a tenth of a second to import, and for tables alone
+    import pyarrow as pa
 
 
 def draw_splits(

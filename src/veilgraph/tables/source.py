@@ -20,12 +20,9 @@ from pathlib import Path
 from typing import Final, Literal, NoReturn, cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet
 from numpy.typing import NDArray
 
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import DataError
 from veilgraph.tables.column_settings import (
     CYCLES,
@@ -36,6 +33,12 @@ from veilgraph.tables.column_settings import (
     NumberSettings,
     is_parquet,
 )
+
+with deferred():  # a tenth of a second to import, and for tables alone
+    import pyarrow as pa
+    from pyarrow import compute as pc
+    from pyarrow import csv as arrow_csv
+    from pyarrow import parquet
 
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.int64]
@@ -294,7 +297,7 @@ class Column:
 def column_names(path: Path, form: Format = PLAIN) -> tuple[str, ...]:
     """Return a table's column names in order; repeated ones of a CSV are numbered by ``number_repeated_names``."""
     if is_parquet(path):
-        with readable(path), pa.parquet.ParquetFile(path) as file:
+        with readable(path), parquet.ParquetFile(path) as file:
             return tuple(file.schema_arrow.names)
     with _open_csv(path, None, form) as reader:
         return number_repeated_names(reader.schema.names)
@@ -337,7 +340,7 @@ def stream(
 
 
 def _parquet_batches(path: Path, columns: list[str], form: Format) -> Iterator[pa.RecordBatch]:
-    with readable(path), pa.parquet.ParquetFile(path) as file:
+    with readable(path), parquet.ParquetFile(path) as file:
         for batch in file.iter_batches(PARQUET_BATCH_ROWS, columns=columns):
             yield _clear_missing(batch, form.missing) if form.missing else batch
 
@@ -364,20 +367,20 @@ def _csv_batches(path: Path, columns: list[str], form: Format, names: Sequence[s
 @contextmanager
 def _open_csv(
     path: Path, columns: list[str] | None, form: Format, names: Sequence[str] = ()
-) -> Iterator[pa.csv.CSVStreamingReader]:
+) -> Iterator[arrow_csv.CSVStreamingReader]:
     # Rows are numbered in the parser only when one thread parses; the streaming reader is hardly faster with more.
-    read_options = pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False, encoding=form.encoding)
+    read_options = arrow_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False, encoding=form.encoding)
     if names:  # of the columns of the header too, which may have one twice and is then the first row
         read_options.column_names = names
-    parse_options = pa.csv.ParseOptions(delimiter=form.delimiter, newlines_in_values=True)
-    convert_options = pa.csv.ConvertOptions(
+    parse_options = arrow_csv.ParseOptions(delimiter=form.delimiter, newlines_in_values=True)
+    convert_options = arrow_csv.ConvertOptions(
         include_columns=columns,
         column_types=dict.fromkeys(columns or (), pa.string()),
         null_values=["", *form.missing],
         strings_can_be_null=True,
     )
     try:
-        with readable(path), pa.csv.open_csv(path, read_options, parse_options, convert_options) as reader:
+        with readable(path), arrow_csv.open_csv(path, read_options, parse_options, convert_options) as reader:
             yield reader
     except DataError as error:
         # Not by Arrow's handler of such rows: one that is no UTF-8 ends in a traceback there.

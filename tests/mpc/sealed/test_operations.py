@@ -185,17 +185,20 @@ def test_signs_of_numbers_below_a_bound(holders: int, size: int, finer: int, see
 
 
 def test_a_number_between_zero_and_what_is_compared_may_count_as_not_below_zero() -> None:
-    """Of 38 bits the two lowest are left out: of −3 and −1 by chance, of −4 and 0 for sure."""
-    x = torch.tensor([-4, -3, -1, 0]).repeat(64)
+    """Of 38 bits the two lowest are left out: of −3 and −1 by chance, of −4 and 0 for sure.
+
+    −3 counts as below zero three times of four, −1 once: half of 256 are on the wrong side once in 10^16 runs.
+    """
+    x = torch.tensor([-4, -3, -1, 0]).repeat(256)
     for dealer in dealers(2):
         results = run(
             lambda machine: machine.open(
                 # what is cut is shared by new shares, also where nobody deals
-                machine.value(machine.negative(machine.open(machine.summands(of(machine, "B", x), (256,), 1), 1), 38))
+                machine.value(machine.negative(machine.open(machine.summands(of(machine, "B", x), (1024,), 1), 1), 38))
             ),
             dealer=dealer,
         )
-        rate = secret(results).reshape(64, 4).to(torch.float64).mean(0)
+        rate = secret(results).reshape(256, 4).to(torch.float64).mean(0)
         assert rate[0] == 1
         assert 0.5 < rate[1] < 1
         assert 0 < rate[2] < 0.5

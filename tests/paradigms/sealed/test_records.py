@@ -233,7 +233,7 @@ def test_no_noise_is_drawn_twice() -> None:
     assert not any(torch.equal(one, other) for one, other in zip(drawn[:4], drawn[4:], strict=True))
 
 
-DRAWS = 1500
+DRAWS = 750
 
 
 def told_of(epsilon: float, record: float, residual: float = 1.0, multiplier: float | None = None) -> Tensor:

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Final, Literal, Self, cast
 import numpy as np
 import torch
 from pydantic import BeforeValidator, Field, model_validator
-from scipy.sparse.linalg import norm as sparse_norm
 from torch import Tensor, nn
 from typing_extensions import override
 
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.settings import Settings
@@ -33,6 +33,9 @@ from veilgraph.nn.local.build import AnyLocalSettings, CustomModel, FirstSetting
 from veilgraph.nn.local.model import LocalModel
 from veilgraph.nn.neighbourhood import Neighbourhood, Sampler
 from veilgraph.nn.propagate import Adjacency, first_rows
+
+with deferred():  # a twentieth of a second to import, and for sparse features alone
+    from scipy.sparse.linalg import norm as sparse_norm
 
 
 def _not_retired(method: object) -> object:

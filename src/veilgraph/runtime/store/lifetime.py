@@ -125,11 +125,12 @@ def check_own(name: str, said: LedgerPlace, own: LedgerPlace) -> None:
 
 def check_limits(places: Mapping[PartyId, LedgerPlace], settings: JobSettings, nodes: int | None = None) -> None:
     """Refuse with ``ConfigError`` a job that a holder's ledger does not allow; ``nodes`` are common, where known."""
-    everything = {"leakage": tuple(all_revelations()), "max_rounds": 64, "trust": ("dealer", "majority")}
     for holder, each in places.items():
         limits = limits_in(each.folder) or each.limits
         if limits is None:
             continue
+        # All paradigms are loaded for their revelations, so for a limit alone.
+        everything = {"leakage": tuple(all_revelations()), "max_rounds": 64, "trust": ("dealer", "majority")}
         if (reason := refusal(limits.model_copy(update=everything), settings, holder, nodes)) is not None:
             raise ConfigError(
                 f"{holder} refuses the job: {reason} ({each.folder / LIMITS_FILE})", code="refused", party=holder

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -22,6 +21,7 @@ from pydantic import BaseModel
 from veilgraph.core import __version__
 from veilgraph.core.chain import whole_lines
 from veilgraph.core.files import adapter_of, append, run_errors, write_json
+from veilgraph.core.settings import installed_by_group
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.link.view import RecordedLink, TrafficEntry
 from veilgraph.privacy.publisher import Spent
@@ -148,8 +148,8 @@ def installed_software() -> dict[str, str]:
     """Return this process's veilgraph and torch, and the packages that add parts by entry points."""
     own = {"veilgraph": __version__, "torch": str(torch.__version__)}
     # A command of another package takes no part in a session.
-    groups = [each for each in entry_points().groups if each.startswith("veilgraph.") and each != "veilgraph.commands"]
-    dists = [each.dist for group in groups for each in entry_points(group=group)]
+    groups = [found for group, found in installed_by_group().items() if group != "veilgraph.commands"]
+    dists = {each.dist for found in groups for each in found}
     added = {dist.name: dist.version for dist in dists if dist is not None and dist.name not in own}
     return dict(list({**own, **dict(sorted(added.items()))}.items())[:MOST_PACKAGES])
 
