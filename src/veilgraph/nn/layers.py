@@ -62,7 +62,8 @@ def dropout(x: Tensor, p: float, generator: torch.Generator | Masks | None) -> T
 
 def draw_mask(x: Tensor, p: float, generator: torch.Generator) -> Tensor:
     """Draw a dropout mask of x's shape and dtype: 0 with probability ``p``, else 1."""
-    return torch.empty(x.shape, dtype=x.dtype).bernoulli_(1 - p, generator=generator)
+    # The bits of ``bernoulli_`` where it does not use MKL, in two fifths of its time: the same on every processor.
+    return torch.rand(x.shape, dtype=torch.float64, generator=generator).lt_(1 - p).to(x.dtype)
 
 
 def linear(in_dim: int, out_dim: int, *, bias: bool) -> nn.Linear:
