@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.mpc.sessions import agreed_masks, fixed_secrets, simulate
 from veilgraph.core.randomness import expand
 from veilgraph.core.types import SERVER, Kind
-from veilgraph.link.view import RecordedLink
+from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc import ring
 from veilgraph.mpc.mask import ring_sum
 from veilgraph.mpc.product import (
@@ -36,7 +36,7 @@ def product_session(matrices, weights, gradients, dim, steps=1, keep_bytes=1 << 
     nodes, masks = next(iter(matrices.values())).shape[0], agreed_masks(names)
 
     def holder(plain_link):
-        messages = []  # as a view keeps them, which does not copy
+        messages: list[Message] = []  # as a view keeps them, which does not copy
         link = RecordedLink(plain_link, keep_transcript=True, keep=messages.append)
         matrix = matrices[link.party]
         product = SecureProduct(link, masks[link.party], matrix, torch.clone, features, dim, block_bytes)
