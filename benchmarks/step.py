@@ -151,7 +151,7 @@ def _plain_ms(settings: JobSettings, graphs: Sequence[PartyGraph], clock: Callab
 
 
 def floor_cpu_ms(graphs: Sequence[PartyGraph]) -> float:
-    """CPU milliseconds below which a step of two holders does not fall, without masks, rounding and messages.
+    """CPU milliseconds of a step of two holders without masks, rounding and messages, by the same libraries.
 
     The job's twin in the clear, and the products that hide features: with U at the dealer, with E at the other holder.
     """
