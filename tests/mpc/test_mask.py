@@ -1,10 +1,15 @@
+import math
+from fractions import Fraction
+
 import pytest
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy.stats import chisquare
 
 from tests.errors import refused
 from tests.mpc.sessions import agreed_masks, fixed_secrets, simulate
 from veilgraph.core.errors import ProtocolError, RangeOverflow
+from veilgraph.core.secrets import derive_key
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
@@ -89,6 +94,28 @@ def test_a_value_is_moved_by_half_of_sixteen_last_places_at_most_wherever_it_sta
         alone = torch.zeros(1, dtype=torch.int64)
         rounding.move(alone, values[start : start + 1], 40)
         assert alone[0] == moved[start]
+
+
+OF_ALL_SIZES = [0.0, -0.0, 1.0, -1.5, 3.4e38, 2.0**-149, -(2.0**-126), 2.0**-82, 1e-30, 7e-6, -31.9, 2.0**20]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bits", [8, 32, 50])
+def test_a_value_is_moved_by_its_secret_part_of_sixteen_last_places_exactly(bits, dtype):
+    key, values = bytes(range(32)), torch.tensor(OF_ALL_SIZES, dtype=dtype)
+    values = values[values.abs() < 2.0 ** (60 - bits)]
+    cipher = Cipher(algorithms.AES256(derive_key(key, "secret rounding")), modes.ECB()).encryptor()
+    digits, words = (23, torch.int32) if dtype == torch.float32 else (52, torch.int64)
+    expected = []
+    for value, word in zip(values.tolist(), values.view(words).tolist(), strict=True):
+        secret = cipher.update(word.to_bytes(8, "little", signed=True) + bits.to_bytes(8, "little"))
+        uniform = float(int.from_bytes(secret[:8], "little", signed=True)) * 2.0**-64
+        size = math.frexp(value)[1] - 1 if abs(value) >= torch.finfo(dtype).tiny else None  # zeros and denormals: none
+        expected.append(0 if size is None else round(Fraction(uniform) * Fraction(2) ** (size - digits + 4 + bits)))
+    moved = torch.zeros(len(values), dtype=torch.int64)
+    SecretRounding(key).move(moved, values, bits)
+    assert moved.tolist() == expected
+    assert any(expected) == (bits > 8 or dtype == torch.float32)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.mpc.sessions import agreed_masks, fixed_secrets, simulate
 from veilgraph.core.randomness import expand
 from veilgraph.core.types import SERVER, Kind
-from veilgraph.link.view import RecordedLink
+from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc import ring
 from veilgraph.mpc.mask import ring_sum
 from veilgraph.mpc.product import (
@@ -36,7 +36,8 @@ def product_session(matrices, weights, gradients, dim, steps=1, keep_bytes=1 << 
     nodes, masks = next(iter(matrices.values())).shape[0], agreed_masks(names)
 
     def holder(plain_link):
-        link = RecordedLink(plain_link, keep_transcript=True)
+        messages: list[Message] = []  # as a view keeps them, which does not copy
+        link = RecordedLink(plain_link, keep_transcript=True, keep=messages.append)
         matrix = matrices[link.party]
         product = SecureProduct(link, masks[link.party], matrix, torch.clone, features, dim, block_bytes)
         results = []
@@ -46,6 +47,8 @@ def product_session(matrices, weights, gradients, dim, steps=1, keep_bytes=1 << 
                 forward[rows] = share
             results.append((forward, product.backward(step, gradients[link.party].__getitem__, learns=more)))
         product.close()
+        for message, as_it_came in zip(messages, link.transcript(), strict=True):
+            assert torch.equal(message.tensor, as_it_came.tensor), message.tag
         return results, link.transcript()
 
     def server(link):

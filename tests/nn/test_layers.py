@@ -1,5 +1,6 @@
 """Dropout, initial transform, deep layers and head."""
 
+import numpy as np
 import pytest
 import torch
 from veilgraph_testing.graphs import without_edges
@@ -23,6 +24,15 @@ def test_dropout_keeps_the_mean_and_follows_the_generator():
     assert abs(float(out.mean()) - 1) < 0.02
     assert torch.equal(out, dropout(x, 0.25, generator()))
     assert not torch.equal(out, dropout(x, 0.25, generator(1)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_dropout_mask_comes_from_53_bits_of_two_words_of_the_mersenne_twister_on_every_processor(dtype):
+    words = np.frombuffer(np.random.RandomState(7).bytes(8 * 90_000), dtype="<u4").astype("<u8")
+    uniform = (words[0::2] << 32 | words[1::2]) % 2**53 * 2.0**-53
+    result = dropout(torch.ones(300, 300, dtype=dtype), 0.3, generator(7))
+    assert result.dtype == dtype
+    assert (result > 0).flatten().tolist() == (uniform < 0.7).tolist()
 
 
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))

