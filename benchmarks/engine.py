@@ -169,10 +169,8 @@ def page(found: list[EngineFigures]) -> str:
         lines += ["", f"Not measured, for want of free cores: {'; '.join(missing)}."]
     lines += [
         "",
-        "What the engine adds is core time, which `python -m benchmarks.broker_costs` measures. A megabyte in pieces "
-        "of 1 MiB takes about 1.0 ms at its sender, 1.9 ms at the broker and 1.3 ms at its receiver. In a step of Cora "
-        "all parties together send 16 MB, which is 33 ms of two cores. So two cores cannot come below 1.4 there. Where "
-        "every party and the broker have machines of their own, the last row is nearer.",
+        "What the engine adds is core time: `python -m benchmarks.broker_costs`. Two cores cannot come below 1.4 on "
+        "Cora.",
     ]
     return "\n".join(lines) + "\n"
 
