@@ -20,15 +20,16 @@ _NO_STEPS: Final = Steps(*[torch.empty(0, dtype=torch.int64)] * 3)
 
 @dataclass(frozen=True, eq=False)
 class OwnEdges:
-    """What the owner alone has: its steps, the random turn that it shares with the dealer, and weights of slots.
+    """What the owner alone has: two of its steps, the random turn that it shares with the dealer, and weights of slots.
 
-    ``heads`` and ``empty`` are the places of heads, and of other slots, in the random order before the first step.
+    ``places`` are those of heads after the first step, and ``heads`` which of the heads that are dealt comes to each.
     """
 
-    steps: Steps
+    turn: Tensor
+    pick: Tensor
     random_turn: Tensor
+    places: Tensor
     heads: Tensor
-    empty: Tensor
     weights: Tensor | None
 
 
@@ -43,10 +44,12 @@ class HiddenGraph:
         weight_bits: 0: every edge counts once; else weights are hidden.
         steps: at the dealer random permutations that the owner has as well, at a holder the steps relative to them. Of
             a dealer's own edges the first holder has the random ones, the second the relative ones, and others none.
-            Random ones of ``spread`` are the nodes of the heads alone, in their order: [N].
+            Random ones of ``spread`` are the nodes of the heads alone, in their order: [N]. Relative ones are empty:
+            what comes of keys is in the order after them.
         weights: where ``steps`` are random the mask u of weights, else E: [n, 1].
-        keys: of slots in the random order, for each holder but the owner: its own, at the owner all of empty slots, at
-            the dealer all of heads. Of a dealer's edges only the first two holders have some, which are the same.
+        keys: of slots, for each holder but the owner: after the first step its own, at the owner all of empty slots and
+            zeros at heads; at the dealer, in the random order, all of heads. Of a dealer's edges only the first two
+            holders have some, which are the same.
         own: at the owner alone.
         adjacency: at the owner, and in the twin, where everybody sees the edges: what each counts, target by source.
     """
@@ -69,25 +72,23 @@ def own_share(graph: HiddenGraph, step: int, corrections: Iterable[Tensor], rece
     """
     assert graph.own is not None
     (first, second), own, weights, others = corrections, graph.own, graph.own.weights, list(received)
-    spread = torch.empty_like(second)
-    spread[own.heads] = first
-    spread[own.empty] = -sum_parts(expand_rows(keys, step, second) for keys in graph.keys)
-    rows = take_rows(prefix_sums(take_rows(spread, graph.steps.spread)), own.steps.turn)
+    spread = -sum_parts(expand_rows(keys, step, second) for keys in graph.keys)
+    spread[own.places] = take_rows(first, own.heads)
+    rows = take_rows(prefix_sums(spread), own.turn)
     for masked in others:
         rows += take_rows(masked if weights is None else masked[0], own.random_turn)
     if weights is not None:
         rows *= weights
         for masked in others:
             rows -= take_rows(masked[1], own.random_turn)
-    picked = take_rows(prefix_sums(rows), own.steps.pick)
+    picked = take_rows(prefix_sums(rows), own.pick)
     return differences(picked + take_rows(second, graph.steps.pick))
 
 
 def masked_rows(graph: HiddenGraph, step: int, drawn: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Return the rows that go to the owner, and the share of (A + I)·λ, [N, columns], of a holder that drew these."""
     mask, picked, *more = drawn
-    spread = expand_rows(graph.keys[0], step, mask)
-    masked = take_rows(prefix_sums(take_rows(spread, graph.steps.spread)), graph.steps.turn) + mask
+    masked = take_rows(prefix_sums(expand_rows(graph.keys[0], step, mask)), graph.steps.turn) + mask
     if graph.weights is not None:
         masked = torch.stack([masked, graph.weights * mask + more[0]])
     return masked, differences(take_rows(picked, graph.steps.pick))

@@ -306,12 +306,12 @@ class Network(Rows):
         Args:
             first: [row_width, d].
         """
-        start, alone, moved = 1, list[tuple[Sequence[Wire], int]](), list[Wire]()
+        start, alone, moved = 1, list[tuple[Sequence[Sequence[Wire]], int]](), list[Wire]()
         near = dict[int, Wire]()
         for block in self.trial.blocks:
             relations = self.relations.get(block)
             if relations is None:
-                alone.append((self._home(block), start))
+                alone.append(([[wire] for wire in self._home(block)], start))
                 start += self._block_widths[block]
                 continue
             for name, relation in relations.items():
@@ -329,7 +329,8 @@ class Network(Rows):
         for rows in self._node_slices(first.shape[1]):
             total = self.machine.split(first[:1]).scaled(1.0, BITS).map(partial(_repeat, rows.stop - rows.start))
             for columns, start in alone:
-                total = total + self._sum_products([_taken(part, rows) for part in columns], first, start)
+                parts = [concatenate([_taken(part, rows) for part in each], 1) for each in columns]
+                total = total + self._sum_products(parts, first, start)
             yield reduce(add, [self.opened(total), *(_taken(part, rows) for part in moved)])
 
     def _node_slices(self, columns: int) -> list[slice]:

@@ -81,6 +81,11 @@ class HiddenEdges:
         """Return the hidden graphs of these holders in these directions; they must have been entered."""
         return [self._graphs[holder, backwards] for backwards in ways for holder in holders]
 
+    def drop(self, holders: Sequence[PartyId]) -> None:
+        """Let go of these holders' edges, which nothing hops over any more."""
+        self._graphs = {key: graph for key, graph in self._graphs.items() if key[0] not in holders}
+        self._matrices = {holder: matrix for holder, matrix in self._matrices.items() if holder not in holders}
+
     def sums(self, holders: Sequence[PartyId], ways: Sequence[bool], wire: Wire) -> Summands:
         """Sum rows over these holders' edges in these directions, and add the row itself: Σ_i A_i·v + v."""
         dense = [holder for holder in holders if holder in self._matrices]
