@@ -14,18 +14,19 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import write_whole
+from veilgraph.core.files import whole_path
 
 Record = dict[str, Any]
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Record) -> None:
     """Writes tensors and JSON-able facts to one safetensors file, whole or not at all."""
-    write_whole(path, save(_apart(tensors), {"facts": json.dumps(facts)}))
+    with whole_path(path) as file:  # no copy of all tensors is made in memory
+        save_file(_apart(tensors), file, {"facts": json.dumps(facts)})
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], Record]:

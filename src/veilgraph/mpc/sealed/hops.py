@@ -74,6 +74,7 @@ from veilgraph.mpc.sealed.row_keys import key_form
 from veilgraph.mpc.sealed.wire import Summands, Wire
 
 CHUNK_BYTES: Final = 8 << 20  # of the rows of a hop that are in hand at a time
+FEWEST_COLUMNS: Final = 2  # of these at least: two are gathered in as long as one
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +253,7 @@ class Hop(Operation[Summands]):
         columns = self.wire.shape[1]
 
         def chunks(graph: HiddenGraph) -> Iterator[slice]:
-            width = max(1, CHUNK_BYTES // (4 * graph.slots))
+            width = max(FEWEST_COLUMNS, CHUNK_BYTES // (4 * graph.slots))
             return (slice(start, min(start + width, columns)) for start in range(0, columns, width))
 
         for parts in zip_longest(*map(chunks, self.graphs)):

@@ -19,7 +19,7 @@ from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import AT_ONCE
 from veilgraph.paradigms.sealed.networks.propagation import is_dense
 from veilgraph.paradigms.sealed.plan import Context, is_apart
-from veilgraph.paradigms.sealed.program import TRIAL, Program, SealedProgram
+from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
 from veilgraph.paradigms.sealed.programs import program_of
 from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, Stage
 
@@ -59,7 +59,7 @@ def costs_of(
     machine, counted = _counting(
         context, dealer, lambda machine: run(machine, predicting=range(len(context.plan.trials)))
     )
-    program, evaluations = run(machine, predicting=_costliest_trials(context, dealer))
+    kept, evaluations = run(machine, predicting=_costliest_trials(context, dealer))
     rounds, sent = Counter[str](), dict[str, Counter[PartyId]]()
     for place, cost in counted.costs.items():
         name = {"step": _STEPS, "score": _EVALUATIONS}.get(place.split(" ")[0], place or "seeds")
@@ -74,7 +74,6 @@ def costs_of(
     stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]
     if dealer_checks:
         stages.insert(0, _dealer_checks(counted.dealt, 1 / (1 - dealer_checks)))
-    kept = program.network.kept_entries if isinstance(program, SealedProgram) else (0, 0, 0)
     costs = Costs(stages, _peak_memory(context, kept, counted.widest, dealer))
     if dealer_checks or context.plan.records is not None:  # of which no whole job was measured
         return costs
@@ -92,10 +91,11 @@ def _computing(sent_bytes: int) -> str:
 
 def _run(
     machine: Machine, context: Context, steps: int, evaluate_every: int | None, predicting: Sequence[int]
-) -> tuple[Program, int]:
+) -> tuple[tuple[int, int, int], int]:
     """Run a training on a machine without data, with its final release and prediction; return how often it is scored.
 
-    The program is returned too. ``predicting``: the trials whose mean, or which alone, is released and predicts.
+    ``Rows.kept_entries`` after the training is returned too. ``predicting``: the trials whose mean, or which alone, is
+    released and predicts.
     """
     program = program_of(machine, context, lambda _: system_secrets)
     program.enter(trains=True)
@@ -106,13 +106,14 @@ def _run(
         if evaluate_every and ((step + 1) % evaluate_every == 0 or step + 1 == steps):
             program.score(step + 1)
             evaluations, best = evaluations + 1, program.shares()
+    kept = program.network.kept_entries if isinstance(program, SealedProgram) else (0, 0, 0)
     if context.plan.release or context.sizes.asked != 0:
         program.restore({TRIAL: torch.tensor(predicting)}, training=False)
     if context.plan.release:
         program.release()
     if context.sizes.asked != 0:
         program.predict()
-    return program, evaluations
+    return kept, evaluations
 
 
 def _counting(

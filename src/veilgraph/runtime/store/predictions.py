@@ -38,7 +38,8 @@ CALIBRATION: Final = "calibration"
 """Of the facts of a holder's part of the model, and of its predictions."""
 SEPARATOR: Final = "\t"
 """Between the words of a row's name."""
-_ROWS_AT_ONCE: Final = 1 << 14  # of a table: texts of all its cells would take many times its memory
+ROWS_AT_ONCE: Final = 1 << 14
+"""Rows of a table that are made into text at a time: texts of all its cells would take many times its memory."""
 
 
 @dataclass(frozen=True)
@@ -163,8 +164,8 @@ class Predictions:
         separator = "p" if self.class_names is None else "p_"
         shown = [] if self.classes_alone else [f"{separator}{label}" for label in labels]
         yield [*self._key_columns(), *self.columns, *(["class", *shown] if labels else [])]
-        for start in range(0, len(self.nodes), _ROWS_AT_ONCE):
-            rows = slice(start, start + _ROWS_AT_ONCE)
+        for start in range(0, len(self.nodes), ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
             names = self.ids[rows] if self.ids is not None else map(str, self.nodes[rows].tolist())
             classes, probabilities = self.classes[rows].tolist(), self.probabilities[rows].tolist()
             told = zip(*(values[rows].tolist() for values in self.columns.values()), strict=True)

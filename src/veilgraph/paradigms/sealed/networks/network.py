@@ -110,6 +110,12 @@ class Network(Rows):
         """Drop what was cached of ``rows``, after a resumed training has restored them."""
         self._of_trial.clear()
 
+    def leave_rows(self) -> None:
+        """Let go of what only training needs: rows of training and validation nodes, and products of them."""
+        self.rows = None
+        self._of_trial.clear()
+        self._products.clear()
+
     def arrive(self, step: int) -> None:
         """Prepare for a step of the job, counted from 0, by whose place in its trial dropout is drawn."""
         self._place = self.context.plan.place_of(step)

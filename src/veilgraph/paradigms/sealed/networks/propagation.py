@@ -30,6 +30,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.functions import BITS, FINE_BITS, inverse_root, multiply_open
 from veilgraph.mpc.sealed.hidden_graph import HiddenGraph
+from veilgraph.mpc.sealed.hops import FEWEST_COLUMNS
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Ring, Summands, Wire, concatenate, joined, row_slices
 from veilgraph.paradigms.sealed.plan import Context, OwnData
@@ -190,7 +191,7 @@ class Propagation:
         narrow = narrow and not any(is_dense(self._context, holder) for holder in self.holders)
         total = sum(part.shape[1] for part in columns)
         (together, *more) = row_slices((total, columns[0].shape[0]))
-        width = together.stop
+        width = max(FEWEST_COLUMNS, together.stop)
         if not more:
             columns = [concatenate(columns, 1)]
         self.scale(teleport)
