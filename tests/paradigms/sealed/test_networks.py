@@ -413,6 +413,35 @@ def test_parts_of_columns_hop_in_turn_and_are_let_go(
     assert torch.allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("blocks", [["pooled.2"], ["own", "pooled.1"]])
+def test_what_training_alone_needs_is_let_go_before_a_prediction(blocks: list[str]) -> None:
+    job = small_job(2, on(*blocks), MARGINS)
+    program = trained_twin(job, graphs_of(job, training=MANY))
+    assert program.network.rows is not None
+    rows, saved = ref(program.network.rows.known), program.shares()
+    expected = program.predict()
+    program.restore(
+        {name: saved[name] for name in saved if name.startswith("weight") or name == OUTSIDE}, training=False
+    )
+    assert rows() is None
+    found = program.predict()
+    assert found is not None
+    assert expected is not None
+    assert torch.allclose(found, expected, atol=1e-3)
+    assert "rows" not in program.shares()
+
+
+def test_a_copy_of_what_another_holder_put_in_has_no_mask_either() -> None:
+    """It would take as much memory as what is public, at every holder but one."""
+    public = torch.arange(12).reshape(3, 4)
+    wire = Wire(public, torch.zeros((), dtype=torch.int64).expand(3, 4), 2, "B")
+    copied = wire[:, 1:3].copied()
+    assert copied.owner == "B"
+    assert torch.equal(copied.known, public[:, 1:3])
+    assert copied.known.untyped_storage().nbytes() == 8 * 6
+    assert copied.mask.untyped_storage().nbytes() == 8
+
+
 @pytest.mark.parametrize("nodes", [1, 7, 1024, 3000])
 def test_wires_side_by_side_are_tested_as_one(nodes: int) -> None:
     """As often, of the same sums, though in another order."""

@@ -18,7 +18,8 @@ from torch import Tensor
 from veilgraph.mpc.sealed.kept_bytes import Form
 
 _BLOCK_BYTES: Final = 16
-_PIECE_BYTES: Final = 1 << 18  # that are expanded at a time, so that they stay in the cache
+PIECE_BYTES: Final = 1 << 18
+"""That are expanded at a time, so that they stay in the cache."""
 _PERMUTATION: Final = Cipher(algorithms.AES128(hashlib.sha256(b"veilgraph rows").digest()[:16]), modes.ECB())  # noqa: S305 a permutation
 
 
@@ -37,7 +38,7 @@ def expand_rows(keys: Tensor, operation: int, like: Tensor) -> Tensor:
     numbers = (operation << 32) + np.arange(blocks)
     expanded = torch.empty((rows, columns), dtype=dtype)
     permute = _PERMUTATION.encryptor().update_into
-    most = min(rows, _PIECE_BYTES // max(1, blocks * _BLOCK_BYTES) or 1)
+    most = min(rows, PIECE_BYTES // max(1, blocks * _BLOCK_BYTES) or 1)
     secret = np.empty(most * blocks * _BLOCK_BYTES + _BLOCK_BYTES - 1, np.uint8)
     for part, out in zip(torch.split(keys, most or 1), torch.split(expanded, most or 1), strict=True):
         inputs = np.repeat(part.numpy()[:, None], blocks, 1)

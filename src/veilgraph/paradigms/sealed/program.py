@@ -108,6 +108,7 @@ class SealedProgram(Steps, Program):
         """Compute the training rows and run the first range tests; once a training, before its steps."""
         self.network.prepare()
         self.before = self._machine.open(self.failed_tests())
+        give_back_freed_memory()  # of slices, beside which those of steps are small
 
     @override
     def shares(self) -> dict[str, Tensor]:

@@ -310,6 +310,7 @@ class Rows:
             near = {each: of[:, start:end] for each, of in nearer.items()}
             found.append(relation([parts.pop(0)], hops, teleport, nearer=near, narrow=narrow))
             start = end
+            give_back_freed_memory()
         if not narrow:
             self.watch(*found)
         return found
