@@ -1,6 +1,7 @@
 """The network of a sealed job is, whatever the job, what its twin in floating numbers is, and what PyTorch says."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -370,23 +371,30 @@ class Watching(PlainMachine):
         return super().pick(owner, rows, count, *wires)
 
 
-@pytest.mark.parametrize("at_once", [60, 60 * 3, 60 * WIDTH])
+@pytest.mark.parametrize("at_once", [120, 120 * 3, 120 * WIDTH])
 @pytest.mark.parametrize("blocks", [["pooled.2"], ["pooled.1", "pooled.2", "pooled.5"], ["each.1", "pooled.1"]])
+@pytest.mark.parametrize("standard", [True, False])
 def test_parts_of_columns_hop_in_turn_and_are_let_go(
-    blocks: list[str], at_once: int, monkeypatch: pytest.MonkeyPatch
+    standard: bool, blocks: list[str], at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They make what all make together, of which as much is tested; then neither columns nor edges are in memory."""
-    job = small_job(2, on(*blocks), MARGINS)
+    job = small_job(2, on(*blocks), MARGINS, *([STANDARD, SLOW] if standard else []))
     generator = torch.Generator().manual_seed(0)
     graphs = [
-        replace(graph, features=torch.rand((60, WIDTH), generator=generator))
-        for graph in graphs_of(job, nodes=60, training=45)
+        replace(graph, features=torch.rand((120, WIDTH), generator=generator))
+        for graph in graphs_of(job, nodes=120, training=90)
     ]
     context, _ = twin_context(job, graphs)
+    machine, copied, watch, watched = Watching(), Wire.copied, Network.watch, Counter[Network]()
+
+    def counted(network: Network, *wires: Wire) -> None:
+        watched[network] += sum(wire.known.numel() for wire in wires)
+        watch(network, *wires)
+
+    monkeypatch.setattr(Network, "watch", counted)
     whole = SealedProgram(PlainMachine(["A", "B"]), context)
     whole.enter(trains=True)
     whole.begin()
-    machine, copied = Watching(), Wire.copied
 
     def noted(wire: Wire) -> Wire:
         machine.columns.append(ref((found := copied(wire)).known))
@@ -401,10 +409,11 @@ def test_parts_of_columns_hop_in_turn_and_are_let_go(
     assert whole.network.rows is not None
     assert torch.allclose(program.network.rows.known, whole.network.rows.known, atol=1e-6)
     assert torch.equal(program.before.known, torch.zeros(1))
+    assert watched[program.network] == watched[whole.network] > 0
     assert machine.hopping[0] >= machine.hopping[-1], "columns are let go as they hop"
     assert machine.hopping[-1] <= 1
     assert machine.picking[0] == (0, 0)
-    assert len(machine.columns) >= 2 + 2 * (WIDTH // 8) * (at_once < 60 * WIDTH)
+    assert len(machine.columns) >= 2 + 2 * (WIDTH // 8) * (at_once < 120 * WIDTH)
     program.step(0)
     whole.step(0)
     found, expected = program.predict(), whole.predict()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from hashlib import sha256
 from operator import add
@@ -335,13 +335,23 @@ class Network(Rows):
         for rows in self._node_slices(first.shape[1]):
             total = self.machine.split(first[:1]).scaled(1.0, BITS).map(partial(_repeat, rows.stop - rows.start))
             for columns, start in alone:
-                parts = [concatenate([_taken(part, rows) for part in each], 1) for each in columns]
-                total = total + self._sum_products(parts, first, start)
+                total = total + self._sum_products_of(columns, rows, first, start)
             yield reduce(add, [self.opened(total), *(_taken(part, rows) for part in moved)])
 
     def _node_slices(self, columns: int) -> list[slice]:
         """Slices of nodes whose rows are multiplied together, by so many columns."""
         return row_slices((self.context.sizes.nodes, columns))
+
+    def _sum_products_of(self, columns: Sequence[Sequence[Wire]], rows: slice, weight: Wire, start: int) -> Summands:
+        """Do as ``_sum_products`` for some rows of columns, each of wires side by side, joined few rows at a time."""
+        if all(len(each) == 1 for each in columns):
+            return self._sum_products([_taken(each[0], rows) for each in columns], weight, start)
+        made = list[Summands]()
+        for few in row_slices((rows.stop - rows.start, sum(part.shape[1] for each in columns for part in each))):
+            taken = slice(rows.start + few.start, rows.start + few.stop)
+            parts = [concatenate([part[taken] for part in each], 1) for each in columns]
+            made.append(self._sum_products(parts, weight, start))
+        return replace(made[0], part=torch.cat([each.part for each in made]))
 
     def _sum_products(self, columns: Sequence[Wire], weight: Wire, start: int) -> Summands:
         """Σ_i X_i·W_i, where W_i are consecutive rows of ``weight`` from ``start`` on."""

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
+from veilgraph.core.memory import give_back_freed_memory
 from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul
@@ -41,6 +42,7 @@ DENSE_FROM: Final = 1 << 10  # nodes: of fewer it does not matter
 DENSE_UP_TO: Final = 5792  # nodes: a matrix has less than 2^25 numbers
 _DENSE_SLOTS: Final = 32  # numbers of a matrix whose products take as long as one slot of a hidden graph
 _WIDE_NEAR: Final = 1  # near hops gone on from with α = 1/16: its 4 bits fit with 42 of a product and values below 2^13
+_LINE: Final = 8  # columns that fill a line of the cache, at least, in each part of those that hop in turn
 COINS: Final = 1 << 14  # bound of a holder's draws: sums of products over 2^24 edges of ten holders fit the ring
 
 
@@ -214,6 +216,29 @@ class Propagation:
 
         return joined(slices(), total, 1)
 
+    def in_turn(
+        self,
+        columns: list[Wire],
+        hops: int,
+        teleport: float,
+        *,
+        nearer: Mapping[int, Wire],
+        narrow: bool,
+    ) -> list[Wire]:
+        """Propagate columns as a call does, and let go of them as they hop: wires side by side, the list is emptied."""
+        nodes, found, start = self._context.sizes.nodes, list[Wire](), 0
+        together, *more = row_slices((sum(wire.shape[1] for wire in columns), nodes))
+        if not more:
+            return [self(columns, hops, teleport, nearer=nearer, narrow=narrow)]
+        parts = _cut(columns, -(-_LINE // together.stop) * together.stop)
+        while parts:
+            end = start + parts[0].shape[1]
+            near = {each: of[:, start:end] for each, of in nearer.items()}
+            found.append(self([parts.pop(0)], hops, teleport, nearer=near, narrow=narrow))
+            start = end
+            give_back_freed_memory()
+        return found
+
     def put(self, columns: Tensor | None, hops: int, count: int) -> Wire:
         """Put in (Pᵀ)^K·x that the only holder with edges computes at home, of ``columns`` x as in ``__call__``.
 
@@ -282,6 +307,15 @@ class Propagation:
         ]
         between, last, brought = (machine.open(share, FINE_BITS) for share in shares)
         return self.roots, between, last, brought
+
+
+def _cut(wires: list[Wire], width: int) -> list[Wire]:
+    """Cut wires to so many columns, in memory apart, and empty the list: none of the wires is needed any more."""
+    found = list[Wire]()
+    while wires:
+        wire = wires.pop(0)
+        found += [wire[:, start : start + width].copied() for start in range(0, wire.shape[1], width)]
+    return found
 
 
 def _after(done: int, teleport: float, wire: Wire, nearer: Mapping[int, Wire]) -> Wire:

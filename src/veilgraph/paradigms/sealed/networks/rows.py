@@ -46,7 +46,6 @@ GAIN_BITS: Final = 20  # of what columns are multiplied by
 _COARSE_BITS: Final = 12  # of rows that are squared, at least: squares of 2^6 of 2^17 rows fit the ring
 _SQUARES_FIT: Final = 62  # bits of a sum of squares that is cut
 _MOST_SHIFT: Final = 12  # of products of rows: with 36 fractional bits they stay below 2^62
-_LINE: Final = 8  # columns that fill a line of the cache, at least, in each part of those that hop in turn
 _SQUARE_BITS: Final = 36  # of two such rows and their number together: squares of 2^13 fit
 
 
@@ -285,35 +284,18 @@ class Rows:
             if self._is_asked_last(name):
                 self.columns = []
                 self._homes.clear()
-                self._spread[name] = self._spread_in_turn(relation, hops, columns, nearer, narrow=narrow)
+                teleport = self.context.plan.teleport(hops)
+                self._spread[name] = relation.in_turn(columns, hops, teleport, nearer=nearer, narrow=narrow)
+                if not narrow:
+                    self.watch(*self._spread[name])
             else:
                 self._spread[name] = [self.spread(relation, hops, *columns, nearer=nearer, narrow=narrow)]
         return self._spread[name]
 
     def _is_asked_last(self, name: str) -> bool:
         """Whether nothing asks for columns as they were put in once those of ``name`` have hopped."""
-        blocks = self.context.plan.blocks
-        names = {each for block in blocks for each in self.relations.get(block, (block,))}
-        return names - self._spread.keys() == {name} and all(block in self.relations for block in blocks)
-
-    def _spread_in_turn(
-        self, relation: Propagation, hops: int, columns: list[Wire], nearer: Mapping[int, Wire], *, narrow: bool
-    ) -> list[Wire]:
-        """Do as ``spread``, and let go of each of the ``columns``, which are a list of nobody else's, as it hops."""
-        together, *more = row_slices((sum(wire.shape[1] for wire in columns), self.context.sizes.nodes))
-        if not more:
-            return [self.spread(relation, hops, *columns, nearer=nearer, narrow=narrow)]
-        parts = _cut(columns, -(-_LINE // together.stop) * together.stop)
-        found, start, teleport = list[Wire](), 0, self.context.plan.teleport(hops)
-        while parts:
-            end = start + parts[0].shape[1]
-            near = {each: of[:, start:end] for each, of in nearer.items()}
-            found.append(relation([parts.pop(0)], hops, teleport, nearer=near, narrow=narrow))
-            start = end
-            give_back_freed_memory()
-        if not narrow:
-            self.watch(*found)
-        return found
+        asked = {each for block in self.context.plan.blocks for each in self.relations.get(block, (block,))}
+        return asked - self._spread.keys() == {name}
 
     def _nearer(self, block: str) -> list[str]:
         """Blocks of fewer hops that this one goes on from: of one less, or where it is far, of 1, 2 and so on to 3."""
@@ -466,16 +448,8 @@ class Rows:
 
     def watch(self, *wires: Wire) -> None:
         """Note a test of the range of wires side by side where that does not follow from earlier tests."""
-        step = wires[0].shape[0] if len(wires) == 1 else BLOCK
-        for start in range(0, max(1, wires[0].shape[0]), max(1, step)):
+        nodes = wires[0].shape[0]
+        step = BLOCK if len(wires) > 1 else max(1, nodes)
+        for start in range(0, max(1, nodes), step):
             rows = concatenate([wire[start : start + step] for wire in wires], 1)
             self.tests.append(range_tests(rows, self.context.sizes.most_opened))
-
-
-def _cut(wires: list[Wire], width: int) -> list[Wire]:
-    """Cut wires to so many columns, in memory apart, and empty the list: none of the wires is needed any more."""
-    found = list[Wire]()
-    while wires:
-        wire = wires.pop(0)
-        found += [wire[:, start : start + width].copied() for start in range(0, wire.shape[1], width)]
-    return found
