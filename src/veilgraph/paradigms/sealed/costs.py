@@ -190,12 +190,19 @@ def _dealt_memory(context: Context, kept: tuple[int, int, int], widest: int) -> 
     dense = [holder for holder in sizes.edges if is_dense(context, holder)]
     slots = sum(sizes.nodes + edges for holder, edges in sizes.edges.items() if holder not in dense)
     common = _ITEM * (_HELD * min(widest, AT_ONCE) + _MATRICES * sizes.nodes**2 * len(dense))
-    dealt = max(everything + moved, columns + moved + _PICKED * rows)
-    found = {SERVER: _DEALER_BASE + common + _ITEM * dealt + _DEALER_SLOT * slots}
+    in_turn = not columns and everything > AT_ONCE  # then columns are let go of as they hop
+    dealt = max(everything, moved) if in_turn else everything + moved
+    found = {
+        SERVER: _DEALER_BASE + common + _ITEM * max(dealt, columns + moved + _PICKED * rows) + _DEALER_SLOT * slots
+    }
     for holder, width in put_in.items():
         own = sizes.nodes * width
         hopped = everything + own + 4 * (moved or everything)  # or rows have hopped
+        if in_turn:
+            hopped = max(everything + own, 2 * moved)
         trained = columns + own * bool(columns) + 2 * moved + _SAVED * rows
         read = _READ * sizes.nodes * sizes.columns[holder]
-        found[holder] = _BASE + common + read + _ITEM * max(hopped, trained) + _SLOT * slots
+        of_slots = _SLOT * slots
+        most = max(_ITEM * hopped + of_slots, _ITEM * trained + of_slots * (not moved))  # edges go when columns hopped
+        found[holder] = _BASE + common + read + most
     return found

@@ -317,6 +317,7 @@ class SealedProgram(Steps, Program):
         give_back_freed_memory()  # of checkpoints
         machine.at("predict")
         values = self.network.predict(self.weights)
+        give_back_freed_memory()  # of slices
         if asked:
             values = machine.open(learners.pick("asked", "asked", values))
         if context.plan.output == "classes":

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from veilgraph.core.memory import give_back_freed_memory
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed.functions import BITS, WHOLE_BITS, multiply_open, relu
@@ -333,6 +334,8 @@ class Network(Rows):
                 start += self._moved_width(block)
         moved += self._hop_by_hop(near)
         for rows in self._node_slices(first.shape[1]):
+            if rows.start:
+                give_back_freed_memory()
             total = self.machine.split(first[:1]).scaled(1.0, BITS).map(partial(_repeat, rows.stop - rows.start))
             for columns, start in alone:
                 total = total + self._sum_products_of(columns, rows, first, start)
