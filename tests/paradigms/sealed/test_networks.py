@@ -342,6 +342,7 @@ class Watching(PlainMachine):
         self.columns: list[ReferenceType[Tensor]] = []
         self.graphs: list[ReferenceType[HiddenGraph]] = []
         self.hopping: list[int] = []
+        self.widths: list[int] = []
         self.picking: list[tuple[int, int]] = []
 
     @staticmethod
@@ -363,6 +364,7 @@ class Watching(PlainMachine):
     @override
     def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
         self.hopping.append(self.alive(self.columns))
+        self.widths.append(wire.shape[1])
         return super().hop(graphs, wire)
 
     @override
@@ -410,6 +412,7 @@ def test_parts_of_columns_hop_in_turn_and_are_let_go(
     assert torch.allclose(program.network.rows.known, whole.network.rows.known, atol=1e-6)
     assert torch.equal(program.before.known, torch.zeros(1))
     assert watched[program.network] == watched[whole.network] > 0
+    assert max(machine.widths) == max(2, at_once // 120), "two are gathered in as long as one"
     assert machine.hopping[0] >= machine.hopping[-1], "columns are let go as they hop"
     assert machine.hopping[-1] <= 1
     assert machine.picking[0] == (0, 0)
@@ -682,6 +685,33 @@ def test_edges_that_go_one_way_are_refused_where_all_should_go_both() -> None:
         own_data(small_job(2, WEIGHTS), uneven)
     with refused(DataError, key="model.edge_weights", value=False, party="A"):
         own_data(small_job(), back)
+
+
+TWICE = [[0, 1], [0, 1], [1, 0], [1, 0], [2, 3], [3, 2]]
+
+
+@pytest.mark.parametrize(
+    ("edges", "weights", "is_taken"),
+    [
+        (TWICE, None, True),
+        ([*TWICE[:2], *TWICE[3:]], None, False),
+        ([[3, 1], [1, 3], [3, 2], [2, 1], [1, 2], [2, 2]], None, False),
+        (TWICE, [1, 2, 2, 1, 4, 4], True),
+        (TWICE, [1, 2, 2, 2, 4, 4], False),
+        (TWICE, [1, 2, 4, 4, 1, 2], False),
+    ],
+)
+def test_edges_go_back_as_often_and_with_as_much_weight(
+    edges: list[list[int]], weights: list[int] | None, is_taken: bool
+) -> None:
+    job = small_job(2, *([] if weights is None else [WEIGHTS]))
+    told = None if weights is None else torch.tensor(weights, dtype=torch.float32)
+    graph = replace(graphs_of(job)[0], edge_index=torch.tensor(edges).T.contiguous(), edge_weight=told)
+    if is_taken:
+        assert own_data(job, graph).edges.shape == (2, len(edges))
+    else:
+        with refused(DataError, key="model.directed", value=False, party="A"):
+            own_data(job, graph)
 
 
 @pytest.mark.cases(1)
