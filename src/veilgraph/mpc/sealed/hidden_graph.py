@@ -12,7 +12,7 @@ from torch import Tensor
 
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.sealed.correlations import sum_parts
-from veilgraph.mpc.sealed.permutations import Steps, differences, prefix_sums, take_rows
+from veilgraph.mpc.sealed.permutations import Steps, differences, take_rows
 from veilgraph.mpc.sealed.row_keys import expand_rows
 
 _NO_STEPS: Final = Steps(*[torch.empty(0, dtype=torch.int64)] * 3)
@@ -72,23 +72,26 @@ def own_share(graph: HiddenGraph, step: int, corrections: Iterable[Tensor], rece
     """
     assert graph.own is not None
     (first, second), own, weights, others = corrections, graph.own, graph.own.weights, list(received)
-    spread = -sum_parts(expand_rows(keys, step, second) for keys in graph.keys)
+    spread = sum_parts(expand_rows(keys, step, second) for keys in graph.keys).neg_()
     spread[own.places] = take_rows(first, own.heads)
-    rows = take_rows(prefix_sums(spread), own.turn)
+    rows = take_rows(spread.cumsum_(0), own.turn)
+    del spread
     for masked in others:
         rows += take_rows(masked if weights is None else masked[0], own.random_turn)
     if weights is not None:
         rows *= weights
         for masked in others:
             rows -= take_rows(masked[1], own.random_turn)
-    picked = take_rows(prefix_sums(rows), own.pick)
-    return differences(picked + take_rows(second, graph.steps.pick))
+    picked = take_rows(rows.cumsum_(0), own.pick)
+    picked += take_rows(second, graph.steps.pick)
+    return differences(picked)
 
 
 def masked_rows(graph: HiddenGraph, step: int, drawn: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Return the rows that go to the owner, and the share of (A + I)·λ, [N, columns], of a holder that drew these."""
     mask, picked, *more = drawn
-    masked = take_rows(prefix_sums(expand_rows(graph.keys[0], step, mask)), graph.steps.turn) + mask
+    masked = take_rows(expand_rows(graph.keys[0], step, mask).cumsum_(0), graph.steps.turn)
+    masked += mask
     if graph.weights is not None:
         masked = torch.stack([masked, graph.weights * mask + more[0]])
     return masked, differences(take_rows(picked, graph.steps.pick))
@@ -103,6 +106,8 @@ def corrections_of(graph: HiddenGraph, step: int, mask: Tensor, draws: Iterable[
     if graph.weights is not None:
         turned = graph.weights * turned - more[0]
     spread_shares = sum_parts(expand_rows(keys, step, mask) for keys in graph.keys)
-    picked = -prefix_sums(take_rows(turned, graph.steps.turn))
+    picked = take_rows(turned, graph.steps.turn).cumsum_(0).neg_()
     heads = take_rows(differences(mask), graph.steps.spread) - spread_shares
-    return [heads, take_rows(picked, graph.steps.pick) - pick_shares]
+    dealt = take_rows(picked, graph.steps.pick)
+    dealt -= pick_shares
+    return [heads, dealt]
