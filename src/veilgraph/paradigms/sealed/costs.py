@@ -182,7 +182,7 @@ def _dealt_memory(context: Context, kept: tuple[int, int, int], widest: int) -> 
     if sizes.blocks:  # fitted to unions of 10^5 to 10^6 accounts, all within a seventh (docs/explanation/union.md)
         columns = context.width_of(context.abreast[0], *plan.home, *plan.blocks, *filter(is_apart, plan.blocks))
         over = {holder: (1 + plan.directed) * (sizes.nodes + edges) for holder, edges in sizes.edges.items()}
-        found = {holder: 533_000_000 + 110 * sizes.nodes * columns + 123 * slots for holder, slots in over.items()}
+        found = {holder: 533_000_000 + 110 * sizes.nodes * columns + 148 * slots for holder, slots in over.items()}
         return found | {SERVER: 455_000_000 + 83 * sizes.nodes * columns + 12 * sum(over.values())}
     put_in = {holder: context.width_of(holder, *plan.home) for holder in sizes.columns}
     everything = sizes.nodes * sum(put_in[holder] for holder in context.abreast)
