@@ -24,7 +24,7 @@ from veilgraph.paradigms.sealed.programs import program_of
 from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, Stage
 
 _ITEM = 8
-_BASE: Final = 350 << 20  # of a holder's process with nothing to do, and of messages that wait
+_BASE: Final = 380 << 20  # of a holder's process with nothing to do, and of messages that wait
 _DEALER_BASE: Final = 256 << 20
 _PAIR_BASE: Final = 420 << 20  # beside a holder's, where nobody deals
 _PAIR_NODE: Final = 16_500  # bytes for each node of a union in place of that: within a ninth of 10^4 to 10^5 accounts
@@ -33,8 +33,8 @@ _HELD: Final = 28  # matrices of an opening that are in hand at once
 _SLOT, _DEALER_SLOT = 90, 32  # bytes for each slot of hidden edges: permutations, keys, and rows that hop
 _READ: Final = 4  # bytes of a number that a holder has read
 _PICKED: Final = 2  # copies of rows as a dealer picks them
-_SAVED: Final = 4  # copies of rows as a holder saves them, of which two are its shares
-"""Fitted to block models of 10,000 to 500,000 nodes, all within a ninth (docs/reference/sealed-benchmarks.md)."""
+_SAVED: Final = 4  # copies of rows as a holder makes them, with what is in hand, or saves them
+"""Fitted to block models of 10,000 to 169,343 nodes, all within a ninth (``benchmarks.sealed_scale``)."""
 _MATRICES: Final = 1  # of a dense graph, as measured on ACM: 1.2 GB at most in any party
 _STEPS, _EVALUATIONS = "steps", "evaluations"
 CORE_S_A_GB: Final = (3, 30)

@@ -43,7 +43,6 @@ DENSE_UP_TO: Final = 5792  # nodes: a matrix has less than 2^25 numbers
 _DENSE_SLOTS: Final = 32  # numbers of a matrix whose products take as long as one slot of a hidden graph
 _WIDE_NEAR: Final = 1  # near hops gone on from with α = 1/16: its 4 bits fit with 42 of a product and values below 2^13
 _LINE: Final = 8  # columns that fill a line of the cache, at least, in each part of those that hop in turn
-_GIVEN_BACK: Final = 4  # parts after which freed memory is given back: it takes as long to get it again
 COINS: Final = 1 << 14  # bound of a holder's draws: sums of products over 2^24 edges of ten holders fit the ring
 
 
@@ -237,8 +236,7 @@ class Propagation:
             near = {each: of[:, start:end] for each, of in nearer.items()}
             found.append(self([parts.pop(0)], hops, teleport, nearer=near, narrow=narrow))
             start = end
-            if not len(parts) % _GIVEN_BACK:
-                give_back_freed_memory()
+            give_back_freed_memory()  # or what parts leave between one another adds up
         return found
 
     def put(self, columns: Tensor | None, hops: int, count: int) -> Wire:
