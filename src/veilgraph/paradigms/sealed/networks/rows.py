@@ -155,7 +155,9 @@ class Rows:
         self.normalise()
         give_back_freed_memory()
         self.machine.at("rows")
-        self.rows = self._standardised(self._plain_rows())
+        rows = self._plain_rows()
+        give_back_freed_memory()
+        self.rows = self._standardised(rows)
         give_back_freed_memory()  # what is needed once, as large as all columns
 
     def kept(self) -> dict[str, SavedWire]:
