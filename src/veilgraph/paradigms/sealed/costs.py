@@ -34,7 +34,7 @@ _SLOT, _DEALER_SLOT = 90, 32  # bytes for each slot of hidden edges: permutation
 _READ: Final = 4  # bytes of a number that a holder has read
 _PICKED: Final = 2  # copies of rows as a dealer picks them
 _SAVED: Final = 5  # copies of rows as a holder makes them, with what is in hand, or saves them
-"""Fitted to block models of 10,000 to 169,343 nodes, all within a sixth (``benchmarks.sealed_scale``)."""
+"""Fitted to block models of 10,000 to 169,343 nodes, all within a ninth (``benchmarks.sealed_scale``)."""
 _MATRICES: Final = 1  # of a dense graph, as measured on ACM: 1.2 GB at most in any party
 _STEPS, _EVALUATIONS = "steps", "evaluations"
 CORE_S_A_GB: Final = (3, 30)
