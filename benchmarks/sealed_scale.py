@@ -1,6 +1,7 @@
 """Sealed jobs from ten thousand to a million nodes: ``python -m benchmarks.sealed_scale [--nodes N ...]``.
 
 Each graph is made from a seed: 128 features and as many edges a node as ogbn-arxiv has, half of the nodes for training.
+``--features 100 --degree 50.5`` makes them like ogbn-products.
 Two holders, the dealer and the launcher are processes on this machine, every message sealed between its ends. Writes
 ``sealed-scale.json`` and ``sealed-scale.svg``.
 """

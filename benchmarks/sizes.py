@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,8 +32,8 @@ class Sizes:
         module: ``python -m`` of the benchmark.
         file: name of its files in ``docs/figures``, without suffix.
         nodes: of the graphs, where nothing else is asked for.
-        features: F of both holders together.
-        mean_degree: of the graphs.
+        features: F of both holders together, where nothing else is asked for.
+        mean_degree: of the graphs, likewise.
         job: N → settings of it, without ``data``.
         train: trains once in this process, into a folder; the figures.
         draw: a picture of the figures.
@@ -56,15 +56,18 @@ class Sizes:
         """Measures every size, printing as it goes."""
         if sys.argv[1:2] in ([_MAKE], [_TRAIN]):
             what, nodes, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-            self._make(nodes, folder) if what == _MAKE else self._train(nodes, folder)
+            as_asked = replace(self, features=int(sys.argv[4]), mean_degree=float(sys.argv[5]))
+            as_asked._make(nodes, folder) if what == _MAKE else as_asked._train(nodes, folder)
             return
         parser = argparse.ArgumentParser(prog=f"python -m {self.module}")
         parser.add_argument("--nodes", type=int, nargs="*", default=list(self.nodes))
+        parser.add_argument("--features", type=int, default=self.features)
+        parser.add_argument("--degree", type=float, default=self.mean_degree)
         parser.add_argument("--out", type=Path, default=FIGURES)
-        asked = parser.parse_args()
-        figures = []
+        asked, figures = parser.parse_args(), list[Figures]()
+        as_asked = replace(self, features=asked.features, mean_degree=asked.degree)
         for nodes in asked.nodes:
-            figures.append(self._measure(nodes))
+            figures.append(as_asked._measure(nodes))
             print(json.dumps(figures[-1]), flush=True)
             (asked.out / f"{self.file}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
         self.keep(figures)
@@ -81,7 +84,8 @@ class Sizes:
         return {"nodes": nodes, "edges": edges, "seconds_to_make": made, **json.loads(output.splitlines()[-1])}
 
     def _run(self, what: str, nodes: int, folder: str) -> str:
-        command = [sys.executable, "-W", "ignore", "-m", self.module, what, str(nodes), folder]
+        shape = [str(nodes), folder, str(self.features), str(self.mean_degree)]
+        command = [sys.executable, "-W", "ignore", "-m", self.module, what, *shape]
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
     def _make(self, nodes: int, folder: Path) -> None:

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import torch
 
 import veilgraph
 from tests.chance import fixed_chance
@@ -42,6 +43,7 @@ from veilgraph.core.files import (
     whole_file,
     write_whole,
 )
+from veilgraph.core.tensor_file import save_tensors
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.runtime.launch.jobs import load_result, predict, resume, train
@@ -195,21 +197,26 @@ def test_a_write_that_fails_leaves_nothing_beside(tmp_path: Path) -> None:
     assert (tmp_path / "model").read_bytes() == b"old"
 
 
-def test_a_full_disk_is_told_with_the_file_that_did_not_fit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "write",
+    [lambda path: write_whole(path, b"x" * 100), lambda path: save_tensors(path, {"x": torch.zeros(100)}, {})],
+)
+def test_a_full_disk_is_told_with_the_file_that_did_not_fit(tmp_path: Path, write: Callable[[Path], None]) -> None:
     """The system names none where a write fails, and of another failure the temporary file."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
         with pytest.raises(OSError) as failed:  # noqa: PT011 - the file it names is the point
-            write_whole(tmp_path / "model", b"x" * 100)
+            write(tmp_path / "model")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
     assert failed.value.filename == str(tmp_path / "model")
+    assert failed.value.errno == errno.EFBIG
     assert not [*tmp_path.iterdir()]
     with pytest.raises(OSError) as failed:  # noqa: PT011
-        write_whole(tmp_path / "missing" / "model", b"x")
+        write(tmp_path / "missing" / "model")
     assert failed.value.filename == str(tmp_path / "missing" / "model")
 
 

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph.nn.calibration import Calibration
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Predicted
-from veilgraph.runtime.store.predictions import csv_of_holders, load_by_holder, save_predictions
+from veilgraph.runtime.store.predictions import csv_of_holders, load_by_holder, load_predictions, save_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory, save_tensors
 
 
@@ -68,6 +69,28 @@ def test_classes_have_the_names_that_any_holder_knows(tmp_path: Path) -> None:
         "A,A1,yes,0.250000,0.750000",
         "B,B1,yes,0.250000,0.750000",
     ]
+
+
+@pytest.mark.parametrize("columns", [{}, {"votes": torch.tensor([3, 1, 4, 1, 5])}])
+@pytest.mark.parametrize("ids", [None, ["a", "b", "=c", "d", "e"]])
+def test_a_table_made_in_parts_is_the_whole(
+    ids: list[str] | None, columns: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also its last part, which is shorter, and in the file as from Python."""
+    store = RunDirectory.create(tmp_path / "run", parse_job({"data": {"holders": ["A", "B"]}})).party("A")
+    save_tensors(store.model_path, {"w": torch.zeros(1)}, {})
+    chances = torch.tensor([[0.4, 0.6], [0.1, 0.9], [0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
+    save_predictions(store, Predicted(chances, columns=columns), ids)
+    whole = load_predictions(store).csv()
+    assert len(whole.splitlines()) == 6
+    for row, line in enumerate(whole.splitlines()[1:]):
+        name = str(row) if ids is None else ids[row].replace("=", "'=")
+        told = [f"{values[row]:.6g}" for values in columns.values()]
+        classes, likely = chances[row].tolist(), int(chances[row].argmax())
+        assert line.split(",") == [name, *told, str(likely), *(f"{chance:.6f}" for chance in classes)]
+    monkeypatch.setattr("veilgraph.runtime.store.predictions.ROWS_AT_ONCE", 2)
+    save_predictions(store, Predicted(chances, columns=columns), ids)
+    assert load_predictions(store).csv() == whole == (store.path / "predictions.csv").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("calibration", "unlikely"), [(Calibration(1.0, (0.0, -1.0)), 1), (None, 0)])

@@ -64,12 +64,25 @@ def write_whole(path: Path, content: bytes) -> None:
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file to write that takes ``path``'s place when the block ends, mode 0600; a kill leaves old or new."""
+    with _whole(path) as (file, _):
+        yield file
+
+
+@contextmanager
+def whole_path(path: Path) -> Iterator[Path]:
+    """Make a file as ``whole_file`` does, and give its path, for a library that opens and writes it by itself."""
+    with _whole(path) as (_, temporary):
+        yield temporary
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
     if path.exists() and not path.is_file():
         raise FileExistsError(f"{path} is there already and is no file")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(_TEMPORARY_BYTES)}")
     try:
         with os.fdopen(descriptor_of(temporary, os.O_WRONLY | os.O_EXCL), "wb") as file:
-            yield file
+            yield file, temporary
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

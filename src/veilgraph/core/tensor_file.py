@@ -6,6 +6,8 @@ A keeper holds what outlives a session. The run decides where it lies: roles ope
 from __future__ import annotations
 
 import json
+import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,18 +16,26 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import write_whole
+from veilgraph.core.files import whole_path
 
 Record = dict[str, Any]
+_OS_ERROR: Final = re.compile(r"(?:os error|code:) (\d+)")  # as releases of the library word an error of the system
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Record) -> None:
-    """Writes tensors and JSON-able facts to one safetensors file, whole or not at all."""
-    write_whole(path, save(_apart(tensors), {"facts": json.dumps(facts)}))
+    """Writes tensors and JSON-able facts to one safetensors file, whole or not at all; ``OSError``: it cannot."""
+    with whole_path(path) as file:  # no copy of all tensors is made in memory
+        try:
+            save_file(_apart(tensors), file, {"facts": json.dumps(facts)})
+        except SafetensorError as error:
+            found = _OS_ERROR.search(str(error))
+            if found is None:
+                raise
+            raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], Record]:

@@ -36,6 +36,16 @@ def test_a_row_is_what_the_page_says_of_its_key(rows: int, columns: int, operati
         assert row.numpy().tobytes() == octets[: columns * dtype.itemsize]
 
 
+@pytest.mark.parametrize("piece_bytes", [1, 16, 80, 96])
+@pytest.mark.parametrize("columns", [1, 4, 11])
+def test_rows_are_the_same_in_pieces(piece_bytes: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, like = torch.randint(-(2**62), 2**62, (7, 2)), torch.empty((1, columns), dtype=torch.int32)
+    whole = expand_rows(keys, 5, like)
+    monkeypatch.setattr("veilgraph.mpc.sealed.row_keys.PIECE_BYTES", piece_bytes)
+    assert torch.equal(expand_rows(keys, 5, like), whole)
+    assert len({tuple(row) for row in whole.tolist()}) == 7
+
+
 @pytest.mark.parametrize("new", [True, False])
 def test_no_two_graphs_have_a_key_in_common(new: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the owner could have been told, of one graph, the key of a head of the other."""

@@ -1,14 +1,17 @@
 """The network of a sealed job is, whatever the job, what its twin in floating numbers is, and what PyTorch says."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import ReferenceType, ref
 
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
+from typing_extensions import override
 
 from tests import nightly
 from tests.errors import refused
@@ -28,13 +31,13 @@ from tests.paradigms.sealed.programs import (
 )
 from tests.roles.federation import Settings
 from veilgraph.core.errors import DataError
-from veilgraph.core.types import Kind
+from veilgraph.core.types import Kind, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.pooling import pool
 from veilgraph.link.view import Message
 from veilgraph.mpc.sealed.hidden_graph import HiddenGraph
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
-from veilgraph.mpc.sealed.wire import Summands, Wire
+from veilgraph.mpc.sealed.wire import Summands, Wire, plain_wire
 from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.inputs import most_right, own_data, plan_of, quantiles, trials_of, unit_rows
 from veilgraph.paradigms.sealed.networks.network import Network
@@ -342,6 +345,144 @@ def test_columns_are_let_go_once_hops_have_made_all_that_is_asked_for(blocks: li
     assert program.predict() is not None
 
 
+WIDTH = 19
+"""Columns of a holder: more than two of the parts that hop in turn."""
+
+
+class Watching(PlainMachine):
+    """The twin's machine, which notes how much that was put in, or copied of it, is in memory as it hops or picks."""
+
+    def __init__(self) -> None:
+        super().__init__(["A", "B"])
+        self.columns: list[ReferenceType[Tensor]] = []
+        self.graphs: list[ReferenceType[HiddenGraph]] = []
+        self.hopping: list[int] = []
+        self.widths: list[int] = []
+        self.picking: list[tuple[int, int]] = []
+
+    @staticmethod
+    def alive(references: Sequence[ReferenceType[Any]]) -> int:
+        return sum(each() is not None for each in references)
+
+    @override
+    def put(self, owner: PartyId, values: Tensor | None, shape: Sequence[int], bits: int) -> Wire:
+        wire = super().put(owner, values, shape, bits)
+        self.columns += [ref(wire.known)] * (tuple(shape)[1:] == (WIDTH,))
+        return wire
+
+    @override
+    def hidden_graph(self, *arguments: Any) -> HiddenGraph:
+        graph = super().hidden_graph(*arguments)
+        self.graphs.append(ref(graph))
+        return graph
+
+    @override
+    def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
+        self.hopping.append(self.alive(self.columns))
+        self.widths.append(wire.shape[1])
+        return super().hop(graphs, wire)
+
+    @override
+    def pick(self, owner: PartyId, rows: Tensor | None, count: int, *wires: Wire) -> Summands:
+        self.picking.append((self.alive(self.columns), self.alive(self.graphs)))
+        return super().pick(owner, rows, count, *wires)
+
+
+@pytest.mark.parametrize("at_once", [120, 120 * 3, 120 * WIDTH])
+@pytest.mark.parametrize("blocks", [["pooled.2"], ["pooled.1", "pooled.2", "pooled.5"], ["each.1", "pooled.1"]])
+@pytest.mark.parametrize("standard", [True, False])
+def test_parts_of_columns_hop_in_turn_and_are_let_go(
+    standard: bool, blocks: list[str], at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They make what all make together, of which as much is tested; then neither columns nor edges are in memory."""
+    job = small_job(2, on(*blocks), MARGINS, *([STANDARD, SLOW] if standard else []))
+    generator = torch.Generator().manual_seed(0)
+    graphs = [
+        replace(graph, features=torch.rand((120, WIDTH), generator=generator))
+        for graph in graphs_of(job, nodes=120, training=90)
+    ]
+    context, _ = twin_context(job, graphs)
+    machine, copied, watch, watched = Watching(), Wire.copied, Network.watch, Counter[Network]()
+
+    def counted(network: Network, *wires: Wire) -> None:
+        watched[network] += sum(wire.known.numel() for wire in wires)
+        watch(network, *wires)
+
+    monkeypatch.setattr(Network, "watch", counted)
+    whole = SealedProgram(PlainMachine(["A", "B"]), context)
+    whole.enter(trains=True)
+    whole.begin()
+
+    def noted(wire: Wire) -> Wire:
+        machine.columns.append(ref((found := copied(wire)).known))
+        return found
+
+    monkeypatch.setattr("veilgraph.mpc.sealed.wire.AT_ONCE", at_once)
+    monkeypatch.setattr(Wire, "copied", noted)
+    program = SealedProgram(machine, context)
+    program.enter(trains=True)
+    program.begin()
+    assert program.network.rows is not None
+    assert whole.network.rows is not None
+    assert torch.allclose(program.network.rows.known, whole.network.rows.known, atol=1e-6)
+    assert torch.equal(program.before.known, torch.zeros(1))
+    assert watched[program.network] == watched[whole.network] > 0
+    assert max(machine.widths) == max(2, at_once // 120), "two are gathered in as long as one"
+    assert machine.hopping[0] >= machine.hopping[-1], "columns are let go as they hop"
+    assert machine.hopping[-1] <= 1
+    assert machine.picking[0] == (0, 0)
+    assert len(machine.columns) >= 2 + 2 * (WIDTH // 8) * (at_once < 120 * WIDTH)
+    program.step(0)
+    whole.step(0)
+    found, expected = program.predict(), whole.predict()
+    assert found is not None
+    assert expected is not None
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("blocks", [["pooled.2"], ["own", "pooled.1"]])
+def test_what_training_alone_needs_is_let_go_before_a_prediction(blocks: list[str]) -> None:
+    job = small_job(2, on(*blocks), MARGINS)
+    program = trained_twin(job, graphs_of(job, training=MANY))
+    assert program.network.rows is not None
+    rows, saved = ref(program.network.rows.known), program.shares()
+    expected = program.predict()
+    program.restore(
+        {name: saved[name] for name in saved if name.startswith("weight") or name == OUTSIDE}, training=False
+    )
+    assert rows() is None
+    found = program.predict()
+    assert found is not None
+    assert expected is not None
+    assert torch.allclose(found, expected, atol=1e-3)
+    assert "rows" not in program.shares()
+
+
+def test_a_copy_of_what_another_holder_put_in_has_no_mask_either() -> None:
+    """It would take as much memory as what is public, at every holder but one."""
+    public = torch.arange(12).reshape(3, 4)
+    wire = Wire(public, torch.zeros((), dtype=torch.int64).expand(3, 4), 2, "B")
+    copied = wire[:, 1:3].copied()
+    assert copied.owner == "B"
+    assert torch.equal(copied.known, public[:, 1:3])
+    assert copied.known.untyped_storage().nbytes() == 8 * 6
+    assert copied.mask.untyped_storage().nbytes() == 8
+
+
+@pytest.mark.parametrize("nodes", [1, 7, 1024, 3000])
+def test_wires_side_by_side_are_tested_as_one(nodes: int) -> None:
+    """As often, of the same sums, though in another order."""
+    job = small_job(2)
+    context, _ = twin_context(job, graphs_of(job))
+    whole = plain_wire(torch.randn((nodes, 7), dtype=torch.float64), 18)
+    told = list[Tensor]()
+    for wires in ([whole], [whole[:, :2], whole[:, 2:3], whole[:, 3:]]):
+        network = Network(PlainMachine(["A", "B"]), context)
+        network.watch(*wires)
+        told.append(torch.cat([test.known for test in network.tests]).sort().values)
+    assert torch.allclose(told[0], told[1], rtol=1e-9)
+
+
 def test_all_that_rows_are_made_of_is_tested_for_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
     job = small_job(2, on("pooled.2"), STANDARD)
     context, data = twin_context(job, graphs_of(job, training=MANY))
@@ -559,6 +700,33 @@ def test_edges_that_go_one_way_are_refused_where_all_should_go_both() -> None:
         own_data(small_job(2, WEIGHTS), uneven)
     with refused(DataError, key="model.edge_weights", value=False, party="A"):
         own_data(small_job(), back)
+
+
+TWICE = [[0, 1], [0, 1], [1, 0], [1, 0], [2, 3], [3, 2]]
+
+
+@pytest.mark.parametrize(
+    ("edges", "weights", "is_taken"),
+    [
+        (TWICE, None, True),
+        ([*TWICE[:2], *TWICE[3:]], None, False),
+        ([[3, 1], [1, 3], [3, 2], [2, 1], [1, 2], [2, 2]], None, False),
+        (TWICE, [1, 2, 2, 1, 4, 4], True),
+        (TWICE, [1, 2, 2, 2, 4, 4], False),
+        (TWICE, [1, 2, 4, 4, 1, 2], False),
+    ],
+)
+def test_edges_go_back_as_often_and_with_as_much_weight(
+    edges: list[list[int]], weights: list[int] | None, is_taken: bool
+) -> None:
+    job = small_job(2, *([] if weights is None else [WEIGHTS]))
+    told = None if weights is None else torch.tensor(weights, dtype=torch.float32)
+    graph = replace(graphs_of(job)[0], edge_index=torch.tensor(edges).T.contiguous(), edge_weight=told)
+    if is_taken:
+        assert own_data(job, graph).edges.shape == (2, len(edges))
+    else:
+        with refused(DataError, key="model.directed", value=False, party="A"):
+            own_data(job, graph)
 
 
 @pytest.mark.cases(1)

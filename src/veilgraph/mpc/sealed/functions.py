@@ -30,7 +30,8 @@ SINES: Final = tuple(4 * math.pi / 64 / math.sinh(2 * math.pi**2 / 64 * odd) for
 """Fourier coefficients of 1, 3, … times the frequency 1/P: (4π/P)/sinh(2π²k/P)."""
 _LINE: Final = (1.127, 0.158)  # 1.127 − 0.158·u is x^(−1/2) within a seventh on [1, 4]
 _ROOT_STEPS: Final = 3
-_BLOCK: Final = 1024  # entries that one range test adds up
+BLOCK: Final = 1024
+"""Entries that one range test adds up."""
 _BOUND_BITS: Final = 7
 _TRIALS: Final = 16  # range tests of each block: one beyond the bound is missed with a chance of at most 2^-16
 
@@ -51,16 +52,16 @@ def range_tests(wire: Wire, most: int) -> Wire:
 def _signed_sums(part: Tensor) -> Tensor:
     """Add up blocks of entries under each trial's signs, without a copy of all: [blocks · trials]."""
     entries, signs = part.reshape(-1), _signs().to(part)
-    whole = entries.numel() - entries.numel() % _BLOCK
-    rest = torch.nn.functional.pad(entries[whole:], (0, -entries.numel() % _BLOCK)).reshape(-1, _BLOCK)
-    return torch.cat([matmul(entries[:whole].reshape(-1, _BLOCK), signs), matmul(rest, signs)]).reshape(-1)
+    whole = entries.numel() - entries.numel() % BLOCK
+    rest = torch.nn.functional.pad(entries[whole:], (0, -entries.numel() % BLOCK)).reshape(-1, BLOCK)
+    return torch.cat([matmul(entries[:whole].reshape(-1, BLOCK), signs), matmul(rest, signs)]).reshape(-1)
 
 
 @cache
 def _signs() -> Tensor:
-    """±1, int64 [_BLOCK, _TRIALS]: the same in every job, for they need only be independent of what is tested."""
-    octets = Keystream(bytes(SEED_BYTES), "range tests").take(_BLOCK * _TRIALS).to(torch.int64)
-    return (1 - 2 * (octets & 1)).reshape(_BLOCK, _TRIALS)
+    """±1, int64 [BLOCK, _TRIALS]: the same in every job, for they need only be independent of what is tested."""
+    octets = Keystream(bytes(SEED_BYTES), "range tests").take(BLOCK * _TRIALS).to(torch.int64)
+    return (1 - 2 * (octets & 1)).reshape(BLOCK, _TRIALS)
 
 
 def multiply_open(machine: Machine, left: Wire, right: Wire, bits: int = ERROR_BITS) -> Wire:

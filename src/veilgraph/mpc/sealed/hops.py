@@ -74,6 +74,7 @@ from veilgraph.mpc.sealed.row_keys import key_form
 from veilgraph.mpc.sealed.wire import Summands, Wire
 
 CHUNK_BYTES: Final = 8 << 20  # of the rows of a hop that are in hand at a time
+FEWEST_COLUMNS: Final = 2  # of these at least: two are gathered in as long as one
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,28 +117,28 @@ class Hide(Operation[HiddenGraph]):
         if holder.party == self.owner:
             graph, told = self._own(holder.drawn(self._forms))
             broadcast(holder.link, holder.others, tag, told)
-            graph = replace(graph, keys=holder.dealt(tag, [key_form(self.padded)] * len(holder.others)))
+            graph = self._with_keys(graph, told, holder.dealt(tag, [key_form(self.padded)] * len(holder.others)))
             holder.turn()
             return graph
         size = (sum(self._lengths),)
         if holder.dealer != self.owner:
             keys = holder.drawn(slots)
             holder.turn()
-            return replace(self._relative(receive_as(holder.link, self.owner, tag, size, torch.int64)), keys=keys)
+            return self._relative(receive_as(holder.link, self.owner, tag, size, torch.int64), keys)
         graph = self.graph
         if holder.leads:
             graph, empty = self._random(holder.drawn(self._forms), holder.drawn_in_pair(slots))
             holder.link.send(self.owner, Tag(Kind.MASKED_ROWS, tag.step), torch.cat(empty))
         elif holder.is_second:
-            graph = replace(self._relative(holder.told(tag, size)), keys=holder.drawn_in_pair(slots))
+            graph = self._relative(holder.told(tag, size), holder.drawn_in_pair(slots))
         holder.turn()
         return graph
 
-    def _relative(self, relative: Tensor) -> HiddenGraph:
+    def _relative(self, relative: Tensor, keys: Sequence[Tensor]) -> HiddenGraph:
         check_places(relative[: 2 * self.graph.slots + self.nodes], self.graph.slots, self.owner)
         spread, turn, pick, *masked = torch.split(relative, self._lengths)
-        kept = Steps(spread, turn, pick).compact()
-        return replace(self.graph, steps=kept, weights=masked[0][:, None].clone() if masked else None)
+        kept, ordered = Steps(spread[:0], turn, pick).compact(), [take_rows(each, spread) for each in keys]
+        return replace(self.graph, steps=kept, weights=masked[0][:, None].clone() if masked else None, keys=ordered)
 
     def _random(self, drawn: Sequence[Tensor], keys: Sequence[Tensor]) -> tuple[HiddenGraph, list[Tensor]]:
         """Return what the dealer has of the graph, and the keys of empty slots, [Ē, 2] of each of ``keys`` [n, 2]."""
@@ -174,10 +175,26 @@ class Hide(Operation[HiddenGraph]):
             own_weights = weights_of(steps, edges, counts, 1 << self.weight_bits)[:, None]
             masked = take_rows(own_weights, inverse(turn)) - drawn[3]
             told.append(masked[:, 0])
-        heads, empty = (torch.nonzero(part)[:, 0] for part in (spread < self.nodes, spread >= self.nodes))
-        turn, heads, empty = (int32_if_small(each, graph.slots) for each in (turn, heads, empty))
-        own = OwnEdges(steps.compact(), turn, heads, empty, own_weights)
-        return replace(graph, steps=relative.compact(), weights=masked, own=own), torch.cat(told)
+        places = torch.nonzero(steps.spread < self.nodes)[:, 0]
+        heads = torch.argsort(torch.argsort(relative.spread[places]))
+        small = [int32_if_small(each, graph.slots) for each in (steps.turn, steps.pick, turn, places, heads)]
+        own = OwnEdges(small[0], small[1], small[2], small[3], small[4], own_weights)
+        kept = Steps(relative.spread[:0], relative.turn, relative.pick).compact()
+        return replace(graph, steps=kept, weights=masked, own=own), torch.cat(told)
+
+    def _with_keys(self, graph: HiddenGraph, told: Tensor, dealt: Sequence[Tensor]) -> HiddenGraph:
+        """Return the owner's graph with the ``dealt`` keys of empty slots, in the order after the first step."""
+        assert graph.own is not None
+        spread, is_empty = told[: graph.slots], torch.ones(graph.slots, dtype=torch.bool)
+        is_empty[graph.own.places] = False
+        random = spread[is_empty]
+        numbers = torch.zeros(graph.slots, dtype=torch.int64)
+        numbers[random] = 1
+        which = (numbers.cumsum(0) - 1)[random]  # of all empty slots in the random order
+        found = [torch.zeros((graph.slots, 2), dtype=torch.int64) for _ in dealt]
+        for keys, each in zip(found, dealt, strict=True):
+            keys[is_empty] = take_rows(each, which)
+        return replace(graph, keys=found)
 
     @override
     def deal(self, dealer: Dealer) -> HiddenGraph:
@@ -193,7 +210,7 @@ class Hide(Operation[HiddenGraph]):
         dealer.tell(Kind.PLACEMENT, dealer.holders[1:2], (sum(self._lengths),), told)
         form = key_form(self.padded)
         keys = dealer.own(lambda linked: linked.receive(dealer.holders[0], Kind.MASKED_ROWS, form))
-        return graph if keys is None else replace(graph, keys=[keys])
+        return graph if keys is None or told is None else self._with_keys(graph, told, [keys])
 
     def _deal_owner(self, dealer: Dealer) -> HiddenGraph:
         """Deal the owner the others' keys of empty slots; return what the dealer has of the graph."""
@@ -236,7 +253,7 @@ class Hop(Operation[Summands]):
         columns = self.wire.shape[1]
 
         def chunks(graph: HiddenGraph) -> Iterator[slice]:
-            width = max(1, CHUNK_BYTES // (4 * graph.slots))
+            width = max(FEWEST_COLUMNS, CHUNK_BYTES // (4 * graph.slots))
             return (slice(start, min(start + width, columns)) for start in range(0, columns, width))
 
         for parts in zip_longest(*map(chunks, self.graphs)):

@@ -97,8 +97,3 @@ def differences(rows: Tensor) -> Tensor:
     out = rows.clone()
     out[1:] -= rows[:-1]
     return out
-
-
-def prefix_sums(rows: Tensor) -> Tensor:
-    """Prefix sums of rows, in their ring."""
-    return torch.cumsum(rows, 0, dtype=rows.dtype)

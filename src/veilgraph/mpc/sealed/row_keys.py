@@ -18,6 +18,8 @@ from torch import Tensor
 from veilgraph.mpc.sealed.kept_bytes import Form
 
 _BLOCK_BYTES: Final = 16
+PIECE_BYTES: Final = 1 << 18
+"""That are expanded at a time, so that they stay in the cache."""
 _PERMUTATION: Final = Cipher(algorithms.AES128(hashlib.sha256(b"veilgraph rows").digest()[:16]), modes.ECB())  # noqa: S305 a permutation
 
 
@@ -33,10 +35,16 @@ def expand_rows(keys: Tensor, operation: int, like: Tensor) -> Tensor:
     """
     rows, columns, dtype = keys.shape[0], like.shape[1], like.dtype
     blocks = -(-columns * dtype.itemsize // _BLOCK_BYTES)
-    inputs = np.repeat(keys.numpy()[:, None], blocks, 1)
-    inputs[..., 1] ^= (operation << 32) + np.arange(blocks)
-    out = np.empty(inputs.nbytes + _BLOCK_BYTES - 1, np.uint8)
-    _PERMUTATION.encryptor().update_into(inputs.view(np.uint8).reshape(-1).data, out.data)
-    expanded = out[: inputs.nbytes].view(np.int64).reshape(rows, 2 * blocks)
-    expanded ^= inputs.reshape(rows, 2 * blocks)
-    return torch.from_numpy(expanded).view(dtype)[:, :columns]
+    numbers = (operation << 32) + np.arange(blocks)
+    expanded = torch.empty((rows, columns), dtype=dtype)
+    permute = _PERMUTATION.encryptor().update_into
+    most = min(rows, PIECE_BYTES // max(1, blocks * _BLOCK_BYTES) or 1)
+    secret = np.empty(most * blocks * _BLOCK_BYTES + _BLOCK_BYTES - 1, np.uint8)
+    for part, out in zip(torch.split(keys, most or 1), torch.split(expanded, most or 1), strict=True):
+        inputs = np.repeat(part.numpy()[:, None], blocks, 1)
+        inputs[..., 1] ^= numbers
+        permute(inputs.view(np.uint8).reshape(-1).data, secret.data)
+        found = secret[: inputs.nbytes].view(np.int64).reshape(len(part), 2 * blocks)
+        found ^= inputs.reshape(len(part), 2 * blocks)
+        out.copy_(torch.from_numpy(found).view(dtype)[:, :columns])
+    return expanded

@@ -102,6 +102,10 @@ class Wire(_Secret):
         if self.public is not None:
             self.public[rows] = other.known
 
+    def copied(self) -> Wire:
+        """Copy a wire into memory of its own; a mask of zeros that takes none stays so."""
+        return self.map(lambda part: part.clone() if any(part.stride()) else part)
+
     @property
     def T(self) -> Wire:  # noqa: N802 - as of a tensor
         """Transposed."""

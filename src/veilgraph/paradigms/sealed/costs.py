@@ -19,22 +19,22 @@ from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import AT_ONCE
 from veilgraph.paradigms.sealed.networks.propagation import is_dense
 from veilgraph.paradigms.sealed.plan import Context, is_apart
-from veilgraph.paradigms.sealed.program import TRIAL, Program, SealedProgram
+from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
 from veilgraph.paradigms.sealed.programs import program_of
 from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, Stage
 
 _ITEM = 8
-_BASE: Final = 350 << 20  # of a holder's process with nothing to do, and of messages that wait
+_BASE: Final = 380 << 20  # of a holder's process with nothing to do, and of messages that wait
 _DEALER_BASE: Final = 256 << 20
 _PAIR_BASE: Final = 420 << 20  # beside a holder's, where nobody deals
 _PAIR_NODE: Final = 16_500  # bytes for each node of a union in place of that: within a ninth of 10^4 to 10^5 accounts
 _ANSWERS: Final = 1 << 30  # of a hop, which are sent together
 _HELD: Final = 28  # matrices of an opening that are in hand at once
-_SLOT, _DEALER_SLOT = 136, 32  # bytes for each slot of hidden edges: permutations, keys, and rows that hop
+_SLOT, _DEALER_SLOT = 90, 32  # bytes for each slot of hidden edges: permutations, keys, and rows that hop
 _READ: Final = 4  # bytes of a number that a holder has read
 _PICKED: Final = 2  # copies of rows as a dealer picks them
-_SAVED: Final = 4  # copies of rows as a holder saves them, of which two are its shares
-"""Fitted to block models of 10,000 to 500,000 nodes, all within a ninth (docs/reference/sealed-benchmarks.md)."""
+_SAVED: Final = 5  # copies of rows as a holder makes them, with what is in hand, or saves them
+"""Fitted to block models of 10,000 to 169,343 nodes, all within a ninth (``benchmarks.sealed_scale``)."""
 _MATRICES: Final = 1  # of a dense graph, as measured on ACM: 1.2 GB at most in any party
 _STEPS, _EVALUATIONS = "steps", "evaluations"
 CORE_S_A_GB: Final = (3, 30)
@@ -59,7 +59,7 @@ def costs_of(
     machine, counted = _counting(
         context, dealer, lambda machine: run(machine, predicting=range(len(context.plan.trials)))
     )
-    program, evaluations = run(machine, predicting=_costliest_trials(context, dealer))
+    kept, evaluations = run(machine, predicting=_costliest_trials(context, dealer))
     rounds, sent = Counter[str](), dict[str, Counter[PartyId]]()
     for place, cost in counted.costs.items():
         name = {"step": _STEPS, "score": _EVALUATIONS}.get(place.split(" ")[0], place or "seeds")
@@ -74,7 +74,6 @@ def costs_of(
     stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]
     if dealer_checks:
         stages.insert(0, _dealer_checks(counted.dealt, 1 / (1 - dealer_checks)))
-    kept = program.network.kept_entries if isinstance(program, SealedProgram) else (0, 0, 0)
     costs = Costs(stages, _peak_memory(context, kept, counted.widest, dealer))
     if dealer_checks or context.plan.records is not None:  # of which no whole job was measured
         return costs
@@ -92,10 +91,11 @@ def _computing(sent_bytes: int) -> str:
 
 def _run(
     machine: Machine, context: Context, steps: int, evaluate_every: int | None, predicting: Sequence[int]
-) -> tuple[Program, int]:
+) -> tuple[tuple[int, int, int], int]:
     """Run a training on a machine without data, with its final release and prediction; return how often it is scored.
 
-    The program is returned too. ``predicting``: the trials whose mean, or which alone, is released and predicts.
+    ``Rows.kept_entries`` after the training is returned too. ``predicting``: the trials whose mean, or which alone, is
+    released and predicts.
     """
     program = program_of(machine, context, lambda _: system_secrets)
     program.enter(trains=True)
@@ -106,13 +106,14 @@ def _run(
         if evaluate_every and ((step + 1) % evaluate_every == 0 or step + 1 == steps):
             program.score(step + 1)
             evaluations, best = evaluations + 1, program.shares()
+    kept = program.network.kept_entries if isinstance(program, SealedProgram) else (0, 0, 0)
     if context.plan.release or context.sizes.asked != 0:
         program.restore({TRIAL: torch.tensor(predicting)}, training=False)
     if context.plan.release:
         program.release()
     if context.sizes.asked != 0:
         program.predict()
-    return program, evaluations
+    return kept, evaluations
 
 
 def _counting(
@@ -181,7 +182,7 @@ def _dealt_memory(context: Context, kept: tuple[int, int, int], widest: int) -> 
     if sizes.blocks:  # fitted to unions of 10^5 to 10^6 accounts, all within a seventh (docs/explanation/union.md)
         columns = context.width_of(context.abreast[0], *plan.home, *plan.blocks, *filter(is_apart, plan.blocks))
         over = {holder: (1 + plan.directed) * (sizes.nodes + edges) for holder, edges in sizes.edges.items()}
-        found = {holder: 533_000_000 + 110 * sizes.nodes * columns + 123 * slots for holder, slots in over.items()}
+        found = {holder: 533_000_000 + 110 * sizes.nodes * columns + 148 * slots for holder, slots in over.items()}
         return found | {SERVER: 455_000_000 + 83 * sizes.nodes * columns + 12 * sum(over.values())}
     put_in = {holder: context.width_of(holder, *plan.home) for holder in sizes.columns}
     everything = sizes.nodes * sum(put_in[holder] for holder in context.abreast)
@@ -189,12 +190,19 @@ def _dealt_memory(context: Context, kept: tuple[int, int, int], widest: int) -> 
     dense = [holder for holder in sizes.edges if is_dense(context, holder)]
     slots = sum(sizes.nodes + edges for holder, edges in sizes.edges.items() if holder not in dense)
     common = _ITEM * (_HELD * min(widest, AT_ONCE) + _MATRICES * sizes.nodes**2 * len(dense))
-    dealt = max(everything + moved, columns + moved + _PICKED * rows)
-    found = {SERVER: _DEALER_BASE + common + _ITEM * dealt + _DEALER_SLOT * slots}
+    in_turn = not columns and everything > AT_ONCE  # then columns are let go of as they hop
+    dealt = max(everything, moved) if in_turn else everything + moved
+    found = {
+        SERVER: _DEALER_BASE + common + _ITEM * max(dealt, columns + moved + _PICKED * rows) + _DEALER_SLOT * slots
+    }
     for holder, width in put_in.items():
         own = sizes.nodes * width
         hopped = everything + own + 4 * (moved or everything)  # or rows have hopped
+        if in_turn:
+            hopped = max(everything + own, 2 * moved)
         trained = columns + own * bool(columns) + 2 * moved + _SAVED * rows
         read = _READ * sizes.nodes * sizes.columns[holder]
-        found[holder] = _BASE + common + read + _ITEM * max(hopped, trained) + _SLOT * slots
+        of_slots = _SLOT * slots
+        most = max(_ITEM * hopped + of_slots, _ITEM * trained + of_slots * (not moved))  # edges go when columns hopped
+        found[holder] = _BASE + common + read + most
     return found

@@ -376,9 +376,13 @@ def _weights_of(graph: PartyGraph) -> Tensor | None:
 
 def _is_symmetric(edges: Tensor, weights: Tensor | None) -> bool:
     """Whether every edge is there in both directions, as often and with the same weights in one as in the other."""
-    counts = torch.ones(edges.shape[1], dtype=torch.float64) if weights is None else weights
-    there, back = (torch.cat([ends.to(torch.float64), counts[None]]).numpy() for ends in (edges, edges.flip(0)))
-    return np.array_equal(there[:, np.lexsort(there)], back[:, np.lexsort(back)])
+    nodes = int(edges.max()) + 1 if edges.numel() else 0
+    there, back = (np.asarray(one * nodes + other) for one, other in (edges, edges.flip(0)))
+    if weights is None:  # sorting numbers alone is ten times as fast as finding their order
+        return np.array_equal(np.sort(there), np.sort(back))
+    counts = weights.numpy()
+    places, others = (np.lexsort((counts, pairs)) for pairs in (there, back))
+    return np.array_equal(there[places], back[others]) and np.array_equal(counts[places], counts[others])
 
 
 def _own_columns(plan: Plan, graph: PartyGraph) -> Tensor:

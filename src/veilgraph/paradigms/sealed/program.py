@@ -14,6 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.errors import RunError
+from veilgraph.core.memory import give_back_freed_memory
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.sealed.functions import argmax
 from veilgraph.mpc.sealed.machine import Machine
@@ -110,6 +111,7 @@ class SealedProgram(Steps, Program):
         """Compute the training rows and run the first range tests; once a training, before its steps."""
         self.network.prepare()
         self.before = self._machine.open(self.failed_tests())
+        give_back_freed_memory()  # of slices, beside which those of steps are small
 
     @override
     def shares(self) -> dict[str, Tensor]:
@@ -176,6 +178,7 @@ class SealedProgram(Steps, Program):
             self._weights, self.taken = None if self.network.sums_rows else self.learned, None
             self.before = self._restore_wire(saved, _BEFORE, (1,), 0)
         else:
+            self.network.leave_rows()
             self._weights = self._restore_all(saved, "weight", self.network.shapes, WEIGHT_BITS)
             self.taken = members, self._weights
         self.outside = self._restore_wire(saved, OUTSIDE, (1,), 0)
@@ -360,8 +363,10 @@ class SealedProgram(Steps, Program):
         machine, context = self._machine, self._context
         learners, asked = Learners(machine, context), context.sizes.asked is not None
         self.network.normalise()
+        give_back_freed_memory()  # of checkpoints
         machine.at("predict")
         values = self.network.predict(self.weights)
+        give_back_freed_memory()  # of slices
         if asked:
             values = machine.open(learners.pick("asked", "asked", values))
         found, _ = machine.both(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import RangeOverflow
+from veilgraph.core.memory import give_back_freed_memory
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.tensor_file import Record
@@ -143,6 +144,7 @@ def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
     """
     if job.records is None:  # whose numbers have bounds
         chosen_twin(job, graphs).predict()
+        give_back_freed_memory()  # before the parties begin, perhaps on this machine
 
 
 def _begin_alone(job: SealedJob, graph: PartyGraph) -> SealedProgram:

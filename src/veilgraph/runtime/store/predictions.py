@@ -8,19 +8,20 @@ from __future__ import annotations
 import csv
 import io
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import write_whole
+from veilgraph.core.files import whole_file
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.text import csv_cell, listed
 from veilgraph.core.types import PartyId
@@ -37,6 +38,8 @@ CALIBRATION: Final = "calibration"
 """Of the facts of a holder's part of the model, and of its predictions."""
 SEPARATOR: Final = "\t"
 """Between the words of a row's name."""
+ROWS_AT_ONCE: Final = 1 << 14
+"""Rows of a table that are made into text at a time: texts of all its cells would take many times its memory."""
 
 
 @dataclass(frozen=True)
@@ -155,18 +158,21 @@ class Predictions:
         """
         return _csv_text(self.cells())
 
-    def cells(self) -> list[list[str]]:
-        """The cells of ``csv``, the first row of their names."""
+    def cells(self) -> Iterator[list[str]]:
+        """Yield the cells of ``csv`` row by row, first that of their names."""
         labels = [csv_cell(label) for label in self.class_labels()]
         separator = "p" if self.class_names is None else "p_"
         shown = [] if self.classes_alone else [f"{separator}{label}" for label in labels]
-        rows = [[*self._key_columns(), *self.columns, *(["class", *shown] if labels else [])]]
-        told = [values.tolist() for values in self.columns.values()]
-        columns = self.names(), self.classes.tolist(), self.probabilities.tolist()
-        for row, (name, predicted, chances) in enumerate(zip(*columns, strict=True)):
-            found = [labels[predicted], *(f"{chance:.6f}" for chance in chances if shown)] if labels else []
-            rows.append([*map(csv_cell, self._split_name(name)), *(f"{each[row]:.6g}" for each in told), *found])
-        return rows
+        yield [*self._key_columns(), *self.columns, *(["class", *shown] if labels else [])]
+        for start in range(0, len(self.nodes), ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            names = self.ids[rows] if self.ids is not None else map(str, self.nodes[rows].tolist())
+            classes, probabilities = self.classes[rows].tolist(), self.probabilities[rows].tolist()
+            told = zip(*(values[rows].tolist() for values in self.columns.values()), strict=True)
+            more = list(told) if self.columns else [()] * len(classes)
+            for name, predicted, chances, told_of in zip(names, classes, probabilities, more, strict=True):
+                found = [labels[predicted], *(f"{chance:.6f}" for chance in chances if shown)] if labels else []
+                yield [*map(csv_cell, self._split_name(name)), *(f"{each:.6g}" for each in told_of), *found]
 
     def _key_columns(self) -> tuple[str, ...]:
         return self.keys or ("node" if self.ids is None else "id",)
@@ -197,17 +203,22 @@ class Predictions:
 
 def _csv_text(rows: Iterable[Sequence[str]]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    _write_csv(rows, text)
     return text.getvalue()
+
+
+def _write_csv(rows: Iterable[Sequence[str]], file: TextIO) -> None:
+    csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def csv_of_holders(found: Mapping[PartyId, Predictions]) -> str:
     """``Predictions.csv`` of several holders' own nodes, whose names come first; of one holder alone without it."""
-    first, *others = tables = [each.cells() for each in found.values()]
-    if not others:
-        return _csv_text(first)
-    rows = [[csv_cell(holder), *row] for holder, table in zip(found, tables, strict=True) for row in table[1:]]
-    return _csv_text([["holder", *first[0]], *rows])
+    tables = {holder: each.cells() for holder, each in found.items()}
+    if len(tables) == 1:
+        return _csv_text(*tables.values())
+    heads = [next(table) for table in tables.values()]
+    rows = ([csv_cell(holder), *row] for holder, table in tables.items() for row in table)
+    return _csv_text(chain([["holder", *heads[0]]], rows))
 
 
 def _rows_by_id(*several: Sequence[str] | None) -> dict[str, int]:
@@ -239,7 +250,10 @@ def save_predictions(
     tensors |= {_COLUMN + name: values for name, values in predicted.columns.items()}
     facts |= {name: said for name, said in more.items() if said}
     save_tensors(store.path / "predictions.safetensors", tensors, facts)
-    write_whole(store.path / "predictions.csv", load_predictions(store).csv().encode())
+    with whole_file(store.path / "predictions.csv") as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        _write_csv(load_predictions(store).cells(), text)
+        text.detach()  # after it has written the rest; the file is closed elsewhere
 
 
 def load_predictions(store: PartyStore) -> Predictions:

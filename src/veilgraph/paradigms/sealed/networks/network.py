@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from hashlib import sha256
 from operator import add
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from veilgraph.core.memory import give_back_freed_memory
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed.functions import BITS, WHOLE_BITS, multiply_open, relu
@@ -116,6 +117,12 @@ class Network(Rows):
     def resume(self) -> None:
         """Drop what was cached of ``rows``, after a resumed training has restored them."""
         self._of_trial.clear()
+
+    def leave_rows(self) -> None:
+        """Let go of what only training needs: rows of training and validation nodes, and products of them."""
+        self.rows = None
+        self._of_trial.clear()
+        self._products.clear()
 
     def arrive(self, step: int) -> None:
         """Prepare for a step of the job, counted from 0, by whose place in its trial dropout is drawn."""
@@ -328,12 +335,12 @@ class Network(Rows):
         Args:
             first: [row_width, d].
         """
-        start, alone, moved = 1, list[tuple[Sequence[Wire], int]](), list[Wire]()
+        start, alone, moved = 1, list[tuple[Sequence[Sequence[Wire]], int]](), list[Wire]()
         near = dict[int, Wire]()
         for block in self.trial.blocks:
             relations = self.relations.get(block)
             if relations is None:
-                alone.append((self._home(block), start))
+                alone.append(([[wire] for wire in self._home(block)], start))
                 start += self._block_widths[block]
                 continue
             for name, relation in relations.items():
@@ -351,14 +358,27 @@ class Network(Rows):
             moved.append(self._pooled.sum_powers(near))
             self.watch(moved[-1])
         for rows in self._node_slices(first.shape[1]):
+            if rows.start:
+                give_back_freed_memory()
             total = self.machine.split(first[:1]).scaled(1.0, BITS).map(partial(_repeat, rows.stop - rows.start))
             for columns, start in alone:
-                total = total + self._sum_products([_taken(part, rows) for part in columns], first, start)
+                total = total + self._sum_products_of(columns, rows, first, start)
             yield reduce(add, [self.opened(total), *(_taken(part, rows) for part in moved)])
 
     def _node_slices(self, columns: int) -> list[slice]:
         """Slices of nodes whose rows are multiplied together, by so many columns."""
         return row_slices((self.context.sizes.nodes, columns))
+
+    def _sum_products_of(self, columns: Sequence[Sequence[Wire]], rows: slice, weight: Wire, start: int) -> Summands:
+        """Do as ``_sum_products`` for some rows of columns, each of wires side by side, joined few rows at a time."""
+        if all(len(each) == 1 for each in columns):
+            return self._sum_products([_taken(each[0], rows) for each in columns], weight, start)
+        made = list[Summands]()
+        for few in row_slices((rows.stop - rows.start, sum(part.shape[1] for each in columns for part in each))):
+            taken = slice(rows.start + few.start, rows.start + few.stop)
+            parts = [concatenate([part[taken] for part in each], 1) for each in columns]
+            made.append(self._sum_products(parts, weight, start))
+        return replace(made[0], part=torch.cat([each.part for each in made]))
 
     def _sum_products(self, columns: Sequence[Wire], weight: Wire, start: int) -> Summands:
         """Σ_i X_i·W_i, where W_i are consecutive rows of ``weight`` from ``start`` on."""

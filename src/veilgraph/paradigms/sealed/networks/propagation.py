@@ -25,11 +25,13 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
+from veilgraph.core.memory import give_back_freed_memory
 from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.functions import BITS, FINE_BITS, inverse_root, multiply_open
 from veilgraph.mpc.sealed.hidden_graph import HiddenGraph
+from veilgraph.mpc.sealed.hops import FEWEST_COLUMNS
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Ring, Summands, Wire, concatenate, joined, row_slices
 from veilgraph.paradigms.sealed.plan import Context, OwnData
@@ -40,6 +42,7 @@ DENSE_FROM: Final = 1 << 10  # nodes: of fewer it does not matter
 DENSE_UP_TO: Final = 5792  # nodes: a matrix has less than 2^25 numbers
 _DENSE_SLOTS: Final = 32  # numbers of a matrix whose products take as long as one slot of a hidden graph
 _WIDE_NEAR: Final = 1  # near hops gone on from with α = 1/16: its 4 bits fit with 42 of a product and values below 2^13
+_LINE: Final = 8  # columns that fill a line of the cache, at least, in each part of those that hop in turn
 COINS: Final = 1 << 14  # bound of a holder's draws: sums of products over 2^24 edges of ten holders fit the ring
 
 
@@ -80,6 +83,11 @@ class HiddenEdges:
     def of(self, holders: Sequence[PartyId], ways: Iterable[bool] = (False,)) -> list[HiddenGraph]:
         """Return the hidden graphs of these holders in these directions; they must have been entered."""
         return [self._graphs[holder, backwards] for backwards in ways for holder in holders]
+
+    def drop(self, holders: Sequence[PartyId]) -> None:
+        """Let go of these holders' edges, which nothing hops over any more."""
+        self._graphs = {key: graph for key, graph in self._graphs.items() if key[0] not in holders}
+        self._matrices = {holder: matrix for holder, matrix in self._matrices.items() if holder not in holders}
 
     def sums(self, holders: Sequence[PartyId], ways: Sequence[bool], wire: Wire) -> Summands:
         """Sum rows over these holders' edges in these directions, and add the row itself: Σ_i A_i·v + v."""
@@ -185,7 +193,7 @@ class Propagation:
         narrow = narrow and not any(is_dense(self._context, holder) for holder in self.holders)
         total = sum(part.shape[1] for part in columns)
         (together, *more) = row_slices((total, columns[0].shape[0]))
-        width = together.stop
+        width = max(FEWEST_COLUMNS, together.stop)
         if not more:
             columns = [concatenate(columns, 1)]
         self.scale(teleport)
@@ -212,14 +220,38 @@ class Propagation:
         """Σ_k P^k·B_k of k → B_k [N, d], k > 0, as P·(B_1 + P·(B_2 + …)): [N, d], bits as theirs."""
         self.scale(0.0)
         hops, (nodes, columns) = max(made), next(iter(made.values())).shape
+        width = max(FEWEST_COLUMNS, row_slices((columns, nodes))[0].stop)
 
         def slices() -> Iterator[Wire]:
-            for part in row_slices((columns, nodes)):
-                joining = {near: of[:, part] for near, of in made.items()}
+            for start in range(0, columns, width):
+                joining = {near: of[:, start : start + width] for near, of in made.items()}
                 begun = joining.pop(hops)
                 yield self._hops(begun, begun, hops, 0.0, self._scaling[0.0], self._ways, 64, joining)
 
         return joined(slices(), columns, 1)
+
+    def in_turn(
+        self,
+        columns: list[Wire],
+        hops: int,
+        teleport: float,
+        *,
+        nearer: Mapping[int, Wire],
+        narrow: bool,
+    ) -> list[Wire]:
+        """Propagate columns as a call does, and let go of them as they hop: wires side by side, the list is emptied."""
+        nodes, found, start = self._context.sizes.nodes, list[Wire](), 0
+        together, *more = row_slices((sum(wire.shape[1] for wire in columns), nodes))
+        if not more:
+            return [self(columns, hops, teleport, nearer=nearer, narrow=narrow)]
+        parts = _cut(columns, -(-_LINE // together.stop) * together.stop)
+        while parts:
+            end = start + parts[0].shape[1]
+            near = {each: of[:, start:end] for each, of in nearer.items()}
+            found.append(self([parts.pop(0)], hops, teleport, nearer=near, narrow=narrow))
+            start = end
+            give_back_freed_memory()  # or what parts leave between one another adds up
+        return found
 
     def put(self, columns: Tensor | None, hops: int, count: int) -> Wire:
         """Put in (Pᵀ)^K·x that the only holder with edges computes at home, of ``columns`` x as in ``__call__``.
@@ -292,6 +324,15 @@ class Propagation:
         ]
         between, last, brought = (machine.open(share, FINE_BITS) for share in shares)
         return self.roots, between, last, brought
+
+
+def _cut(wires: list[Wire], width: int) -> list[Wire]:
+    """Cut wires to so many columns, in memory apart, and empty the list: none of the wires is needed any more."""
+    found = list[Wire]()
+    while wires:
+        wire = wires.pop(0)
+        found += [wire[:, start : start + width].copied() for start in range(0, wire.shape[1], width)]
+    return found
 
 
 def _after(done: int, teleport: float, wire: Wire, nearer: Mapping[int, Wire]) -> Wire:

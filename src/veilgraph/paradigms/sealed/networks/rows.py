@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
-from itertools import takewhile
+from itertools import chain, takewhile
 from math import prod
 from operator import add
 from types import MappingProxyType
@@ -31,7 +31,7 @@ from torch import Tensor
 from veilgraph.core.memory import give_back_freed_memory
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import column_products, matmul
-from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, inverse_root, range_tests
+from veilgraph.mpc.sealed.functions import BITS, BLOCK, ERROR_BITS, FINE_BITS, inverse_root, range_tests
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire, concatenate, joined, row_slices
 from veilgraph.paradigms.sealed.learners import Learners
@@ -87,7 +87,7 @@ class Rows:
         self.edges = HiddenEdges(machine, context)
         self.relations = self._relations(tuple(context.sizes.edges))
         """Block of hops → what it goes over, by name."""
-        self._spread: dict[str, Wire] = {}
+        self._spread: dict[str, list[Wire]] = {}
 
     def _relations(self, holders: Sequence[PartyId]) -> dict[str, dict[str, Propagation]]:
         """Block with hops → name → the propagations that it goes over: one, or one for each holder or direction."""
@@ -155,7 +155,9 @@ class Rows:
         self.normalise()
         give_back_freed_memory()
         self.machine.at("rows")
-        self.rows = self._standardised(self._plain_rows())
+        rows = self._plain_rows()
+        give_back_freed_memory()
+        self.rows = self._standardised(rows)
         give_back_freed_memory()  # what is needed once, as large as all columns
 
     def kept(self) -> dict[str, SavedWire]:
@@ -174,7 +176,7 @@ class Rows:
     @property
     def kept_entries(self) -> tuple[int, int, int]:
         """Entries that are there all session long: of columns as put in, of columns after hops, and of rows."""
-        wires = self.columns, self._spread.values(), [] if self.rows is None else [self.rows]
+        wires = self.columns, chain(*self._spread.values()), [] if self.rows is None else [self.rows]
         columns, moved, rows = (sum(prod(wire.shape) for wire in each) for each in wires)
         return columns, moved, rows
 
@@ -263,14 +265,30 @@ class Rows:
             self._homes[holder, block] = columns[:, start : start + width]
         return self._homes.get((holder, block))
 
-    def _moved_columns(self, block: str, name: str, relation: Propagation) -> Wire:
-        """All columns that ``block`` moves, after its hops over ``relation``; once a session."""
+    def _moved_columns(self, block: str, name: str, relation: Propagation) -> list[Wire]:
+        """All columns that ``block`` moves, after its hops over ``relation``, side by side; once a session."""
         if name not in self._spread:
-            columns, apart = self._home(*self.context.plan.moved(block)), name.removeprefix(block)
-            nearer = {hops_of(near): self._moved_columns(near, near + apart, relation) for near in self._nearer(block)}
-            narrow = self._is_narrow(block)
-            self._spread[name] = self.spread(relation, hops_of(block), *columns, nearer=nearer, narrow=narrow)
+            apart, hops, narrow = name.removeprefix(block), hops_of(block), self._is_narrow(block)
+            nearer = {
+                hops_of(near): concatenate(self._moved_columns(near, near + apart, relation), 1)
+                for near in self._nearer(block)
+            }
+            columns = self._home(*self.context.plan.moved(block))
+            if self._is_asked_last(name):
+                self.columns = []
+                self._homes.clear()
+                teleport = self.context.plan.teleport(hops)
+                self._spread[name] = relation.in_turn(columns, hops, teleport, nearer=nearer, narrow=narrow)
+                if not narrow:
+                    self.watch(*self._spread[name])
+            else:
+                self._spread[name] = [self.spread(relation, hops, *columns, nearer=nearer, narrow=narrow)]
         return self._spread[name]
+
+    def _is_asked_last(self, name: str) -> bool:
+        """Whether nothing asks for columns as they were put in once those of ``name`` have hopped."""
+        asked = {each for block in self.context.plan.blocks for each in self.relations.get(block, (block,))}
+        return asked - self._spread.keys() == {name}
 
     def _nearer(self, block: str) -> list[str]:
         """Blocks of fewer hops that this one goes on from: of one less, or where it is far, of 1, 2 and so on to 3."""
@@ -307,8 +325,9 @@ class Rows:
         owner, count = context.label_party, self._row_count
         if self.propagates_columns:
             parts = [part for block in context.plan.blocks for part in self._columns_of_all(block)]
-            if all(block in self.relations for block in context.plan.blocks):
-                self.columns = []  # of which nothing but what hops made is asked for from now on
+            # All that hops has hopped: predictions, too, are made of what these hops left.
+            self.edges.drop([holder for relation in self._propagations for holder in relation.holders])
+            give_back_freed_memory()
             return joined(self._picked_rows(parts), count)
         rows = context.of(owner, "rows")
         columns = None if rows is None else one_hot(rows, sizes.nodes).T.contiguous()
@@ -377,7 +396,7 @@ class Rows:
         relations = self.relations.get(block)
         if relations is None:
             return self._home(block)
-        return [self._moved_columns(block, name, relation) for name, relation in relations.items()]
+        return [wire for name, each in relations.items() for wire in self._moved_columns(block, name, each)]
 
     def _standardised(self, rows: Wire) -> Wire:
         """Standardise all columns but the bias's by their mean and deviation over the training rows, in place."""
@@ -431,6 +450,10 @@ class Rows:
         self.watch(found)
         return found
 
-    def watch(self, wire: Wire) -> None:
-        """Note a test of a wire's range where that does not follow from earlier tests."""
-        self.tests.append(range_tests(wire, self.context.sizes.most_opened))
+    def watch(self, *wires: Wire) -> None:
+        """Note a test of the range of wires side by side where that does not follow from earlier tests."""
+        nodes = wires[0].shape[0]
+        step = BLOCK if len(wires) > 1 else max(1, nodes)
+        for start in range(0, max(1, nodes), step):
+            rows = concatenate([wire[start : start + step] for wire in wires], 1)
+            self.tests.append(range_tests(rows, self.context.sizes.most_opened))
