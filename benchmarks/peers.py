@@ -22,7 +22,7 @@ _ABOUT = [
     "- **What is computed.** Ours is exact; SPU and CrypTen truncate every product.",
     "- **Trust.** SEMI2K as it comes makes its randomness at the first holder, which could unmask everything. "
     "CrypTen's third party stands where our server does.",
-    "- **Fairness.** Theirs multiplies any shared matrices. Ours wants each block of X known to one holder, unchanged.",
+    "- **Fairness.** Theirs multiplies any shared matrices; of ours one holder knows each block of X.",
     "",
 ]
 

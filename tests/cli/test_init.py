@@ -208,6 +208,22 @@ def test_who_accepts_node_dp_accepts_the_job_that_is_drafted_of_it(tmp_path: Pat
     assert veilgraph("check", out).exit_code == 0
 
 
+@pytest.mark.parametrize(
+    "options", [("--accept", "sealed", "--protect", "node"), ("--protect", "edge"), ("--protect", "node-edges")]
+)
+def test_one_limit_for_life_is_not_drafted_for_jobs_of_two(options: tuple[str, ...], tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", {"id": ["n1", "n2"], "x": [0.0, 1.0]})
+    asked = ("--no-label", "--epsilon", "4", "--accept", "node-dp", *options)
+    said = one_error(veilgraph("data", "init", tmp_path / "a.csv", "--out", tmp_path / "a.yaml", *asked))
+    assert "--accept node-dp" in said
+    assert not (tmp_path / "a.yaml").exists()
+
+
+def test_a_paradigm_that_is_none_is_named_with_noise_too(tmp_path: Path) -> None:
+    asked = ("--paradigm", "foo", "--protect", "edge", "--out", tmp_path / "job.yaml")
+    assert "foo" in one_error(veilgraph("init", *BY_NAME, *asked))
+
+
 def test_a_holder_that_deals_is_accepted_by_a_name_of_its_own(tmp_path: Path) -> None:
     """What a default sealed job reveals says nothing of whom an organisation trusts to deal."""
     sealed = ("--split", "random", "--accept", "sealed")

@@ -44,7 +44,7 @@ from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.networks.propagation import is_dense
 from veilgraph.paradigms.sealed.plan import Block, Context, Sizes, Trial
 from veilgraph.paradigms.sealed.program import OUTSIDE, TRIAL, SealedProgram, logits_of
-from veilgraph.paradigms.sealed.settings import SealedJob, sealed
+from veilgraph.paradigms.sealed.settings import SealedJob, exact_rates, sealed
 from veilgraph.paradigms.sealed.stacking import fit_stacking
 from veilgraph.paradigms.sealed.steps import WEIGHT_BITS
 from veilgraph.paradigms.sealed.twin import chosen_twin, train_plain, trained_twin, twin_context
@@ -225,12 +225,20 @@ def test_100_columns_of_all_holders_are_tried_as_rows_of_length_1_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "halvings"), [(99, (0, 0, 0, 0)), (140, (0, 0, 0, 0)), (1902, (4, 0, 2, 4)), (10**6, (7, 0, 4, 6))]
+    ("columns", "halvings"), [(99, (0, 0, 0, 0)), (140, (0, 0, 0, 0)), (1902, (4, 0, 2, 4)), (10**6, (6, 0, 3, 5))]
 )
 def test_rates_fall_with_the_width_of_standardised_columns(columns: int, halvings: tuple[int, ...]) -> None:
     job = small_job(2, STANDARD, {"model": {"network": None, "blocks": None}, "train": JUDGED_IN_TABLES})
     rates = [trial.learning_rate for trial in trials_of(job, columns)[:4]]
     assert rates == [rate / 2**halved for rate, halved in zip((1, 0.25, 0.125, 0.5), halvings, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "rates", [(8.0, 1.0), (0.01,), (1 / 3, 0.002), (2**-9 / 1.99, 1.0), (0.125 / 1.3, 2**-6 / 1.4)]
+)
+def test_rates_are_computed_with_to_an_eighth_however_small(rates: tuple[float, ...]) -> None:
+    whole, halvings = exact_rates(rates)
+    assert all(abs(n / 2**halvings - rate) <= rate / 8 for n, rate in zip(whole, rates, strict=True))
 
 
 def test_where_no_step_is_judged_the_one_trial_has_hops() -> None:

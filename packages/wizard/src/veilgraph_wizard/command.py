@@ -159,6 +159,14 @@ def _limits(
     more: dict[str, object] = {"paradigm": "union", "across": "C", "data": {**drafted, "holders": ["A", "B", "C"]}}
     opened: dict[str, dict[str, Any]] = {"sealed": {"output": "margins"}}
     always = {each: unit for each in paradigms if (unit := always_protected(each))}
+    if protect is not None and (
+        apart := [each for each, unit in always.items() if (unit, paradigms) != (protect, [each])]
+    ):
+        raise ConfigError(
+            f"--accept {apart[0]}: its jobs protect {always[apart[0]]} in a way of their own, and a party file has one "
+            f"limit for life; draft one file with --accept {apart[0]} --protect {always[apart[0]]} alone, and another "
+            "for other jobs"
+        )
     unscaled = {"data": {**drafted, "feature_scaling": "none"}}  # what nodes keep to themselves is scaled by its range
     opened |= {each: unscaled | ProtectedJob(unit, epsilon or _EPSILON).settings(each) for each, unit in always.items()}
     jobs = [parse_job({"paradigm": each, "data": drafted, **opened.get(each, {})}, "--accept") for each in paradigms]

@@ -126,7 +126,7 @@ def draft_job(
     across = [each.party for each in here.values() if not each.has_nodes]
     if across:
         content["across"] = across[0]
-    noised = {} if protected is None else protected.settings(paradigm)
+    noised = {} if protected is None or paradigm not in PARADIGMS else protected.settings(paradigm)
     usual = parse_job({"paradigm": paradigm, **(noised if always_protected(paradigm) else {})})
     is_aligned = usual.is_aligned
     content |= _trust(trust, usual) | noised
