@@ -408,8 +408,8 @@ def test_columns_that_say_whose_nodes_ends_are_make_a_union(tmp_path):
     out = tmp_path / "accepted.yaml"
     for accepted, scale in ((("horizontal",), "log"), (("averaging",), "log"), (("averaging", "union"), "none")):
         options = [each for name in accepted for each in ("--accept", name)]
-        files = map(str, (tmp_path / "accounts.csv", tmp_path / "payments.csv"))
-        given = ["data", "init", *files, "--party", "north", "--out", str(out), "--replace", *options]
+        tables = [str(tmp_path / name) for name in ("accounts.csv", "payments.csv")]
+        given = ["data", "init", *tables, "--party", "north", "--out", str(out), "--replace", *options]
         assert CliRunner().invoke(app, given).exit_code == 0
         (edges,) = read_party_settings(out).edges
         assert edges.weight is not None

@@ -19,7 +19,7 @@ SPACES: Registry[Callable[[JobSettings], Space]] = Registry(
     "veilgraph_tuning.spaces",
     {
         name: f"veilgraph_tuning.spaces:{name.replace('-', '_')}"
-        for name in ("vertical", "horizontal", "node-dp", "averaging", "sealed")
+        for name in ("vertical", "horizontal", "node-dp", "averaging", "sealed", "union")
     },
     "collections.abc:Callable",
 )
@@ -62,6 +62,9 @@ def sealed(job: SealedJob) -> Space:
         "train.weight_decay": Span(1e-4, 0.03, log=True),
     }
     return space if job.privacy is not None else {**space, "model.hidden": _WIDTHS}
+
+
+union = sealed
 
 
 def vertical(job: VerticalJob) -> Space:
