@@ -30,7 +30,7 @@ from tests.paradigms.sealed.programs import (
     trying,
 )
 from tests.roles.federation import Settings
-from veilgraph.core.errors import DataError
+from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.pooling import pool
@@ -44,7 +44,7 @@ from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.networks.propagation import is_dense
 from veilgraph.paradigms.sealed.plan import Block, Context, Sizes, Trial
 from veilgraph.paradigms.sealed.program import OUTSIDE, TRIAL, SealedProgram, logits_of
-from veilgraph.paradigms.sealed.settings import SealedJob, exact_rates, sealed
+from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.stacking import fit_stacking
 from veilgraph.paradigms.sealed.steps import WEIGHT_BITS
 from veilgraph.paradigms.sealed.twin import chosen_twin, train_plain, trained_twin, twin_context
@@ -233,12 +233,9 @@ def test_rates_fall_with_the_width_of_standardised_columns(columns: int, halving
     assert rates == [rate / 2**halved for rate, halved in zip((1, 0.25, 0.125, 0.5), halvings, strict=True)]
 
 
-@pytest.mark.parametrize(
-    "rates", [(8.0, 1.0), (0.01,), (1 / 3, 0.002), (2**-9 / 1.99, 1.0), (0.125 / 1.3, 2**-6 / 1.4)]
-)
-def test_rates_are_computed_with_to_an_eighth_however_small(rates: tuple[float, ...]) -> None:
-    whole, halvings = exact_rates(rates)
-    assert all(abs(n / 2**halvings - rate) <= rate / 8 for n, rate in zip(whole, rates, strict=True))
+def test_a_rate_too_small_to_compute_with_is_refused() -> None:
+    with refused(ConfigError, key="train.learning_rate"):
+        small_job(2, {"train": {"learning_rate": 1e-3}})
 
 
 def test_where_no_step_is_judged_the_one_trial_has_hops() -> None:

@@ -65,7 +65,7 @@ _OF_WIDE: Final = (
     Trial(("unit.each.2",), deep=False, learning_rate=0.0625, weight_decay=0.06),
 )
 _MOST_DEVIATIONS: Final = 32.0  # columns are clipped there: farther out nothing is learned
-_LEAST_RATE: Final = 2.0**-6  # smaller ones cost velocities bits, see ``exact_rates``
+_LEAST_RATE: Final = 2.0**-6  # exact to a fifth, see ``exact_rates``
 _LEAST_STEPS: Final = 20  # of a trial: what is trained for fewer says nothing
 
 

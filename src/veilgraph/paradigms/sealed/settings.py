@@ -31,8 +31,7 @@ _PAIR: Final = 2  # of holders to whom nobody deals
 """Holders of a job of which one deals: the bits that two others send each other are masked against each of them."""
 _MOST_DELTA_OF_BITS: Final = 1e-5  # a tenth of the usual limits.max_delta, as the ledger for life counts
 _LEAST_OF_BITS: Final = 0.5
-_USUAL_HALVINGS: Final = 8  # A learning rate is a whole number divided by at most 2^8,
-_MOST_HALVINGS: Final = 12  # or 2^12 where it is small: velocities have as many bits fewer
+_MOST_HALVINGS: Final = 8  # A learning rate is a whole number divided by at most 2^8
 
 
 class SealedModelSettings(Settings):
@@ -83,8 +82,8 @@ class SealedTrainSettings(TrainSettings):
 
     epochs: int = Field(250, ge=1)
     """steps, those of all trials together"""
-    learning_rate: float | None = Field(None, ge=2**-9, le=2**16)  # type: ignore[assignment]
-    """rounded to a whole number over a power of two; null: what suits a trial"""
+    learning_rate: float | None = Field(None, ge=2**-8, le=2**16)  # type: ignore[assignment]
+    """rounded to a whole number over at most 2^8; null: what suits a trial"""
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float | None = Field(None, ge=0, le=1)  # type: ignore[assignment]
     """of L2; null: what suits a trial"""
@@ -102,14 +101,10 @@ class SealedTrainSettings(TrainSettings):
 
 
 def exact_rates(rates: Sequence[float]) -> tuple[tuple[int, ...], int]:
-    """Approximate learning rates as n/2^k with whole n ≥ 1 and one k: (n, …), k.
-
-    k is the least up to 8 that is exact to 1 %; else the least from 8 to 12 that is exact to an eighth.
-    """
+    """Approximate learning rates as n/2^k with whole n ≥ 1 and one k ≤ 8, the least that is exact to 1 %: (n, …), k."""
     for halvings in range(_MOST_HALVINGS + 1):
         whole = [round(rate * 2**halvings) for rate in rates]
-        apart = max(abs(one / 2**halvings - rate) / rate for one, rate in zip(whole, rates, strict=True))
-        if apart <= (0.01 if halvings < _USUAL_HALVINGS else 0.125):
+        if all(abs(one / 2**halvings - rate) <= rate / 100 for one, rate in zip(whole, rates, strict=True)):
             break
     return tuple(max(1, one) for one in whole), halvings
 
