@@ -34,7 +34,7 @@ _SLOT, _DEALER_SLOT = 90, 32  # bytes for each slot of hidden edges: permutation
 _READ: Final = 4  # bytes of a number that a holder has read
 _PICKED: Final = 2  # copies of rows as a dealer picks them
 _SAVED: Final = 5  # copies of rows as a holder makes them, with what is in hand, or saves them
-"""Fitted to block models of 10,000 to 169,343 nodes, all within a ninth (``benchmarks.sealed_scale``)."""
+"""Fitted to block models of 10,000 to 169,343 nodes; up to 10^6 all within a fifth (``benchmarks.sealed_scale``)."""
 _MATRICES: Final = 1  # of a dense graph, as measured on ACM: 1.2 GB at most in any party
 _STEPS, _EVALUATIONS = "steps", "evaluations"
 CORE_S_A_GB: Final = (3, 30)
@@ -179,7 +179,7 @@ def _peak_memory(context: Context, kept: tuple[int, int, int], widest: int, deal
 def _dealt_memory(context: Context, kept: tuple[int, int, int], widest: int) -> dict[PartyId, int]:
     """Estimate peak memory in bytes where the server deals."""
     sizes, plan = context.sizes, context.plan
-    if sizes.blocks:  # fitted to unions of 10^5 to 10^6 accounts, all within a seventh (docs/explanation/union.md)
+    if sizes.blocks:  # of 10^5 to 10^6 accounts, all within a fifth (docs/explanation/union.md)
         columns = context.width_of(context.abreast[0], *plan.home, *plan.blocks, *filter(is_apart, plan.blocks))
         over = {holder: (1 + plan.directed) * (sizes.nodes + edges) for holder, edges in sizes.edges.items()}
         found = {holder: 533_000_000 + 110 * sizes.nodes * columns + 148 * slots for holder, slots in over.items()}
