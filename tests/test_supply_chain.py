@@ -382,6 +382,7 @@ def test_a_wheelhouse_that_is_not_whole_does_not_get_the_name(checkout):
 
 MODULES = {
     "mlflow-skinny": "mlflow",
+    "pynacl": "nacl",
     "pyyaml": "yaml",
     "scikit-learn": "sklearn",
 }

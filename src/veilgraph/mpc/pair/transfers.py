@@ -38,8 +38,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from veilgraph.core.secrets import SecretSource
 from veilgraph.link.codec import HEADER_BYTES
-from veilgraph.mpc.intersect import POINT_BYTES
-from veilgraph.mpc.pair.base_transfers import KEY_BYTES, TRANSFERS, Pair, transfer_keys
+from veilgraph.mpc.pair.base_transfers import KEY_BYTES, POINT_BYTES, TRANSFERS, Pair, transfer_keys
 from veilgraph.mpc.pair.peer import Peer
 
 Words: TypeAlias = NDArray[np.uint64]
