@@ -18,7 +18,8 @@ from veilgraph.core.types import SERVER, Link
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.factory import LINKS
 from veilgraph.link.view import RecordedLink
-from veilgraph.mpc.intersect import PIECE_ROWS, POINT_BYTES, TOKEN_BYTES, align_holder, align_server
+from veilgraph.mpc.intersect import PIECE_ROWS, TOKEN_BYTES, align_holder, align_server
+from veilgraph.mpc.x25519 import POINT_BYTES
 from veilgraph.runtime.launch.processes import end_with_launcher, report_failure, run_processes
 
 HOLDERS = ("A", "B", "C")

@@ -16,9 +16,11 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc import intersect
-from veilgraph.mpc.intersect import GROUP_ORDER, POINT_BYTES, align_holder, align_server, hash_and_multiply, multiply
+from veilgraph.mpc.curve25519 import Scalar, hash_and_multiply
+from veilgraph.mpc.intersect import align_holder, align_server
+from veilgraph.mpc.x25519 import POINT_BYTES
 
-FIELD = 2**256 - 2**32 - 977
+PRIME = 2**255 - 19
 Ids = Mapping[PartyId, Sequence[str]]
 Change = Callable[[PartyId, Tag, Tensor], list[Tensor]]
 """(receiver, tag, tensor) → what a cheater sends in its place, message by message."""
@@ -217,61 +219,26 @@ def test_holders_are_held_to_what_they_stated(monkeypatch):
             simulate(programs_)
 
 
-def times(scalar: int, point: tuple[int, int]) -> tuple[int, int]:
-    """The multiple of a point of y² = x³ + 7, by the rules of chords and tangents."""
-    found: tuple[int, int] | None = None
-    while scalar:
-        found = added(found, point) if scalar & 1 else found
-        point, scalar = added(point, point), scalar >> 1
-    assert found is not None
-    return found
+ONE = Scalar(*[(2**254).to_bytes(POINT_BYTES, "little")] * 3)
+"""A scalar that everybody knows."""
 
 
-def added(left: tuple[int, int] | None, right: tuple[int, int]) -> tuple[int, int]:
-    if left is None:
-        return right
-    (x, y), (u, v) = left, right
-    slope = 3 * x * x * pow(2 * y, -1, FIELD) if left == right else (v - y) * pow(u - x, -1, FIELD)
-    third = (slope * slope - x - u) % FIELD
-    return third, (slope * (x - third) - y) % FIELD
+def points_of(names: Sequence[str], scalar: Scalar = ONE) -> list[bytes]:
+    return [row.tobytes() for row in hash_and_multiply(scalar, [name.encode() for name in names])]
 
 
-def compressed(point: tuple[int, int]) -> bytes:
-    return bytes([2 + point[1] % 2]) + point[0].to_bytes(32, "big")
-
-
-def hashed(name: str) -> tuple[int, int]:
-    """H(id) by its definition: the first hash that is the x of a point, whose even y is taken."""
+def hashed(name: str) -> bytes:
+    """H(id) by its definition: the first hash that is a u of the curve."""
     for count in range(256):
-        x = int.from_bytes(hashlib.sha256(b"veilgraph alignment/" + bytes([count]) + name.encode()).digest(), "big")
-        y = pow(x**3 + 7, (FIELD + 1) // 4, FIELD)
-        if x < FIELD and y * y % FIELD == (x**3 + 7) % FIELD:
-            return x, y if y % 2 == 0 else FIELD - y
+        digest = hashlib.sha256(b"veilgraph alignment/" + bytes([count]) + name.encode()).digest()
+        u = int.from_bytes(digest, "little") % 2**255
+        if u < PRIME and pow(u**3 + 486662 * u**2 + u, (PRIME - 1) // 2, PRIME) == 1:
+            return u.to_bytes(POINT_BYTES, "little")
     raise AssertionError(name)
 
 
-def test_ids_are_hashed_and_points_multiplied_as_the_curve_says():
-    """Beside arithmetic of our own, over the lengths at which work is parted among threads, and Unicode."""
-    b, s = 0xABCDEF << 190, GROUP_ORDER - 2
-    ids = [*map(str, range(20)), "Müller", "北京", "x" * 5000]
-    points = hash_and_multiply(b, ids)
-    assert points == [compressed(times(b, hashed(each))) for each in ids]
-    assert multiply(s, points) == [compressed(times(b * s % GROUP_ORDER, hashed(each))) for each in ids]
-    many = hash_and_multiply(b, [str(number % 20) for number in range(1100)])
-    assert many == [points[number % 20] for number in range(1100)]
-    assert multiply(s, []) == hash_and_multiply(s, []) == []
-    assert {len(point) for point in points} == {POINT_BYTES}
-
-
-@pytest.mark.parametrize("bad", [bytes(33), b"\2" + bytes(31) + b"\5", b"\2" + b"\xff" * 32, b"\4" + b"\1" * 32])
-def test_what_is_no_point_is_refused(bad):
-    """Nothing; an x without a y, as 5 is; an x beyond the field; a form of another length."""
-    with pytest.raises(ValueError, match=r"."):
-        multiply(3, [*hash_and_multiply(1, ["a"]), bad])
-
-
 def test_no_message_holds_what_a_party_without_keys_can_compute():
-    bare = [point for own in SETS.values() for point in hash_and_multiply(1, own)]
+    bare = [point for own in SETS.values() for point in (*map(hashed, own), *points_of(own))]
     guesses = {guess for own in SETS.values() for text in own for guess in (hashlib.sha256(text.encode()).digest(),)}
     guesses |= {*bare, *map(token, bare)}
     probes = {probe for guess in guesses for probe in (guess, guess[1:], guess[:16], token(guess))}
@@ -287,7 +254,6 @@ def test_two_alignments_of_the_same_ids_have_no_row_in_common():
         rows, others = rows_of(first[party], *kinds), rows_of(again[party], *kinds)
         assert len(rows) == len(others) > 0
         assert not set(rows) & set(others)
-        assert not {row[1:] for row in rows} & {row[1:] for row in others}
 
 
 def test_the_server_sees_tokens_alone_and_in_an_order_of_no_meaning():
@@ -319,8 +285,8 @@ def test_a_holder_meets_no_point_of_one_list_in_another():
 
 
 def test_ids_leave_in_an_order_of_their_own(monkeypatch):
-    """With all scalars 1 the points can be told: they come as the secrets say, not as the ids were given."""
-    monkeypatch.setattr(intersect, "random_scalar", lambda secrets: 1)
+    """Under scalars that are known the points can be told: they come as the secrets say, not as the ids were given."""
+    monkeypatch.setattr(intersect, "draw_scalars", lambda secrets: (ONE, ONE, ONE))
     own = [str(number) for number in range(100)]
     secrets = fixed_secrets("order")
     hub = MemoryHub(["A", "B", SERVER], timeout_s=0)
@@ -328,22 +294,29 @@ def test_ids_leave_in_an_order_of_their_own(monkeypatch):
         align_holder(hub.link("A"), ["A", "B"], own, secrets)
     piece = hub.link("B").receive("A", Tag(Kind.BLINDED_IDS))
     order = expand(fixed_secrets("order")(32), "order", (100,)).argsort().tolist()
-    plain = hash_and_multiply(1, [own[row] for row in order])
+    plain = points_of([own[row] for row in order])
     assert rows_of([Message("A", "B", Tag(Kind.BLINDED_IDS), piece)], Kind.BLINDED_IDS) == plain
     assert order != sorted(order)
 
 
 @pytest.mark.parametrize("passed", [0, 1, 2])
 def test_bytes_that_are_no_point_are_refused_in_the_senders_name(passed):
-    bad = on(Kind.BLINDED_IDS, lambda points: torch.cat([points[:-1], torch.full((1, 33), 2).byte() * 0]), passed)
+    bad = on(Kind.BLINDED_IDS, lambda points: torch.cat([points[:-1], torch.zeros(1, POINT_BYTES).byte()]), passed)
     with refused(ProtocolError, code="no-point", party="B"):
         with_cheat("B", bad)
 
 
 @pytest.mark.parametrize(
     "point",
-    [bytes(33), b"\x04" + bytes(32), b"\x02" + (7).to_bytes(32, "big"), b"\x02" + b"\xff" * 32],
-    ids=["zero", "another prefix", "off the curve", "beyond the field"],
+    [
+        bytes(32),
+        b"\1" + bytes(31),
+        bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
+        PRIME.to_bytes(32, "little"),
+        (PRIME + 9).to_bytes(32, "little"),
+        b"\x09" + bytes(30) + b"\x80",
+    ],
+    ids=["order 2", "order 4", "order 8", "the field's 0", "a second form", "the highest bit"],
 )
 def test_every_kind_of_false_point_is_refused(point):
     row = torch.frombuffer(bytearray(point), dtype=torch.uint8)
@@ -360,7 +333,7 @@ def test_a_relay_that_drops_or_adds_a_point_is_found_by_the_lists_owner(passed, 
 
 def test_a_relay_that_ends_a_list_early_is_found_by_its_owner(monkeypatch):
     monkeypatch.setattr(intersect, "PIECE_ROWS", 2)
-    with refused(ProtocolError, code="shape", key="blinded_ids/step 0/round 2", value="[1, 33] torch.uint8", party="C"):
+    with refused(ProtocolError, code="shape", key="blinded_ids/step 0/round 2", value="[1, 32] torch.uint8", party="C"):
         with_cheat("B", on(Kind.BLINDED_IDS, lambda points: points[:1], 1))
 
 
@@ -378,7 +351,7 @@ def test_a_relay_that_doubles_a_point_in_place_of_another_is_found():
 
 def test_a_relay_that_puts_other_points_in_place_takes_the_ids_out_of_the_intersection():
     def strangers(points: Tensor) -> Tensor:
-        other = b"".join(hash_and_multiply(99, [str(row) for row in range(len(points))]))
+        other = b"".join(points_of([str(row) for row in range(len(points))]))
         return torch.frombuffer(bytearray(other), dtype=torch.uint8).reshape(points.shape)
 
     with refused(DataError, code="no-common-id", key="ids", value=["A", "B", "C"]):

@@ -1,10 +1,11 @@
 """Private alignment: holders agree on their common ids and on one order of them (docs/explanation/alignment.md).
 
-A Diffie–Hellman set intersection for any number of holders on secp256k1, whose group has prime order. Holder i has
-two secret scalars, bᵢ and sᵢ; its key is kᵢ = bᵢ·sᵢ. Its ids leave it as bᵢ·H(id), go round the ring of holders, where
-each other holder j multiplies by kⱼ, and come back; only then it multiplies by sᵢ. It alone so holds (Π k)·H(id) of its
-own ids, the same point for the same id at every holder; no holder ever sees another's. Hashes of these points go to the
-server, which knows no id and no key, intersects them, and returns the common ones in ascending order: the agreed order.
+A Diffie–Hellman set intersection for any number of holders on Curve25519, by u-coordinates, which are the same for P
+and −P (``curve25519``). Holder i has two secret scalars, bᵢ and sᵢ; its key is kᵢ = ±bᵢ·sᵢ. Its ids leave it as
+bᵢ·H(id), go round the ring of holders, where each other holder j multiplies by kⱼ, and come back; only then it
+multiplies by sᵢ. It alone so holds ±(Π k)·H(id) of its own ids, the same point for the same id at every holder; no
+holder ever sees another's. Hashes of these points go to the server, which knows no id and no key, intersects them, and
+returns the common ones in ascending order: the agreed order.
 
 An alignment lists the common ids in another order each time, and what is drawn for a row in training would follow that.
 So the first holder orders the ids by keyed hashes and tells the other holders, and not the server, where each goes.
@@ -16,16 +17,13 @@ tokens are hashes under a key that the first holder draws for this alignment and
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
-from itertools import chain
-from typing import Any, Final
+from functools import reduce
+from typing import Final
 
 import numpy as np
 import torch
-from coincurve import PublicKey
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -34,22 +32,15 @@ from veilgraph.core.randomness import LearningStreams, expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, receive_as
-from veilgraph.mpc.ring import in_parallel
+from veilgraph.mpc.curve25519 import Scalar, draw_scalars, hash_and_multiply, multiply
+from veilgraph.mpc.x25519 import POINT_BYTES, Points
 
-# A compressed point. The point at infinity has no encoding of this length, and all others have prime order.
-POINT_BYTES: Final = 33
 TOKEN_BYTES: Final = 16
-# Points per message: about a quarter of a second of work. A piece with fewer rows, perhaps none, ends its list.
+# Points per message: 30 to 200 milliseconds of work. A piece with fewer rows, perhaps none, ends its list.
 PIECE_ROWS: Final = 1 << 13
 MAX_IDS: Final = 10_000_000  # largest set of a holder: a list without end would keep its relays busy for ever
 
 _KEY_ROUND: Final = 1  # of the tag under which the first holder tells others the key of known ids' tokens
-_ROWS_OF_TASK: Final = 1 << 9  # that one thread multiplies at a time
-GROUP_ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141  # SEC 2, 2.4.1
-_EVEN: Final = b"\x02"  # first byte of a compressed point, whose y is even
-_DOMAIN: Final = b"veilgraph alignment/"
-_SCALAR_BYTES: Final = 32
-_SCALAR_SOURCE_BYTES: Final = 48  # 128 bits more than the order: the remainder is uniform
 _TOKEN_DTYPE: Final = np.dtype(f"S{TOKEN_BYTES}")
 
 Tokens = NDArray[np.bytes_]  # [n] S16: compared as 16 unsigned bytes, the first the most significant
@@ -101,19 +92,23 @@ def align_holder(
         ProtocolError: another party sent something that is not a curve point, or lost, added or doubled something.
     """
     check_ids(link.party, ids)
-    before, set_sizes, places, digests = set(known), dict[PartyId, int](), list[int](), list[bytes]()
+    set_sizes: dict[PartyId, int] = {}
+    is_known = np.fromiter(map(set(known).__contains__, ids), np.bool_, len(ids))
+    places, kept = np.flatnonzero(~is_known & grows), np.flatnonzero(is_known)
     ring = _Ring(link, holders, secrets, stated or {})
+    tokens = np.empty(0, _TOKEN_DTYPE)
     if grows:
-        places = [row for row, text in enumerate(ids) if text not in before]
-        places = [places[row] for row in expand(secrets(SEED_BYTES), "order", (len(places),)).argsort().tolist()]
-        ring.send_own([ids[row] for row in places])
+        places = places[expand(secrets(SEED_BYTES), "order", (len(places),)).argsort().numpy()]
+        ring.send_own(ids, places)
         set_sizes = {**ring.relay(), link.party: len(places)}
-        digests = [hashlib.sha256(point).digest()[:TOKEN_BYTES] for point in ring.collect_own(len(places))]
+        tokens = ring.collect_own(len(places))
     if known:
-        key, kept = _agree_on_key(link, holders, secrets), [row for row, text in enumerate(ids) if text in before]
-        digests += [hashlib.blake2b(ids[row].encode(), key=key, digest_size=TOKEN_BYTES).digest() for row in kept]
-        places += kept
-    tokens = np.array(digests, _TOKEN_DTYPE)
+        key = _agree_on_key(link, holders, secrets)
+        digests = [
+            hashlib.blake2b(ids[row].encode(), key=key, digest_size=TOKEN_BYTES).digest() for row in kept.tolist()
+        ]
+        tokens = np.concatenate([tokens, _to_tokens(digests)])
+        places = np.concatenate([places, kept])
     ascending = tokens.argsort()
     tokens = tokens[ascending]
     if not _is_ascending(tokens):
@@ -124,12 +119,13 @@ def align_holder(
         )
     link.send(SERVER, Tag(Kind.ID_TOKENS), _to_tensor(tokens))
     common = _receive_tokens(link, SERVER, Tag(Kind.COMMON_IDS))
-    if not np.isin(common, tokens).all():
+    found = np.searchsorted(tokens, common)
+    if (found == len(tokens)).any() or (tokens[found] != common).any():
         raise ProtocolError(
             f"{SERVER} sent {link.party} common ids that {link.party} does not have", code="foreign-ids", party=SERVER
         )
     _check_any_common(common, holders)
-    rows = torch.tensor(places, dtype=torch.int64)[torch.from_numpy(ascending[np.searchsorted(tokens, common)])]
+    rows = torch.from_numpy(places[ascending[found]])
     sizes = {holder: set_sizes[holder] for holder in holders if holder in set_sizes}
     return _Alignment(rows, _tokens_digest(common), sizes)
 
@@ -173,19 +169,20 @@ class _Ring:
         self._link = link
         self._next = holders[(place + 1) % len(holders)]
         self._owners = [holders[place - passed] for passed in range(len(holders))]
-        self._blind, self._seal = random_scalar(secrets), random_scalar(secrets)
+        self._blind, self._seal, self._key = draw_scalars(secrets)
 
-    def send_own(self, ids: Sequence[str]) -> None:
-        """Send this holder's ids to the next one as points b·H(id), in pieces; the last one is shorter."""
-        for step, start in enumerate(range(0, len(ids) + 1, PIECE_ROWS)):
-            self._send(step, 0, hash_and_multiply(self._blind, ids[start : start + PIECE_ROWS]))
+    def send_own(self, ids: Sequence[str], places: NDArray[np.int64]) -> None:
+        """Send the ids at ``places`` to the next one as points b·H(id), in pieces; the last one is shorter."""
+        for step, start in enumerate(range(0, len(places) + 1, PIECE_ROWS)):
+            names = [ids[row].encode() for row in places[start : start + PIECE_ROWS].tolist()]
+            self._send(step, 0, hash_and_multiply(self._blind, names))
 
     def relay(self) -> dict[PartyId, int]:
         """Multiply all others' lists by this holder's key and pass them on, one piece of each in turn: owner → length.
 
         Whatever a piece waits for at the previous holder comes earlier in that holder's turns, so no ring can lock.
         """
-        sizes, key = dict.fromkeys(self._owners[1:], 0), self._blind * self._seal % GROUP_ORDER
+        sizes = dict.fromkeys(self._owners[1:], 0)
         unfinished = list(range(1, len(self._owners)))
         step = 0
         while unfinished:
@@ -206,71 +203,38 @@ class _Ring:
                     )
                 if rows == PIECE_ROWS:
                     longer.append(passed)
-                self._send(step, passed, self._multiply(key, piece))
+                self._send(step, passed, self._multiply(self._key, piece))
             unfinished, step = longer, step + 1
         return sizes
 
-    def collect_own(self, count: int) -> list[bytes]:
-        """Receive this holder's list back and multiply by s: ``count`` points under all keys, in its order."""
-        points: list[bytes] = []
+    def collect_own(self, count: int) -> Tokens:
+        """Receive this holder's list back and multiply by s: tokens of ``count`` ids, in its order."""
+        tokens = np.empty(count, _TOKEN_DTYPE)
         for step, start in enumerate(range(0, count + 1, PIECE_ROWS)):
             piece = self._receive(step, len(self._owners) - 1, min(PIECE_ROWS, count - start))
-            points += self._multiply(self._seal, piece)
-        return points
+            points = self._multiply(self._seal, piece).tobytes()
+            digests = [
+                hashlib.sha256(points[at : at + POINT_BYTES]).digest() for at in range(0, len(points), POINT_BYTES)
+            ]
+            tokens[start : start + len(digests)] = _to_tokens(digest[:TOKEN_BYTES] for digest in digests)
+        return tokens
 
-    def _send(self, step: int, passed: int, points: list[bytes]) -> None:
-        piece = torch.from_numpy(np.frombuffer(bytearray(b"".join(points)), np.uint8)).reshape(-1, POINT_BYTES)
-        self._link.send(self._next, Tag(Kind.BLINDED_IDS, step, passed), piece)
+    def _send(self, step: int, passed: int, points: Points) -> None:
+        self._link.send(self._next, Tag(Kind.BLINDED_IDS, step, passed), torch.from_numpy(points))
 
     def _receive(self, step: int, passed: int, rows: int | None) -> Tensor:
         tag = Tag(Kind.BLINDED_IDS, step, passed)
         return receive_as(self._link, self.previous, tag, [rows, POINT_BYTES], torch.uint8)
 
-    def _multiply(self, scalar: int, piece: Tensor) -> list[bytes]:
+    def _multiply(self, scalar: Scalar, piece: Tensor) -> Points:
         try:
-            return multiply(scalar, [row.tobytes() for row in piece.numpy()])
+            return multiply(scalar, piece.numpy())
         except ValueError as error:
             raise ProtocolError(
-                f"{self.previous} sent {self._link.party} bytes that are no point of secp256k1",
+                f"{self.previous} sent {self._link.party} bytes that are no point of Curve25519 to multiply",
                 code="no-point",
                 party=self.previous,
             ) from error
-
-
-def hash_and_multiply(scalar: int, ids: Sequence[str]) -> list[bytes]:
-    """Return the compressed secp256k1 points scalar·H(id), in the order of ``ids``."""
-    return _multiply_all(scalar, _hash_to_curve, ids)
-
-
-def multiply(scalar: int, points: Sequence[bytes]) -> list[bytes]:
-    """Return compressed secp256k1 points scalar·P, in the order of ``points``; ``ValueError`` where one is no point."""
-    return _multiply_all(scalar, PublicKey, points)
-
-
-def _multiply_all(scalar: int, read: Callable[[Any], PublicKey], sources: Sequence[Any]) -> list[bytes]:
-    """Multiply what ``read`` makes of each source by a scalar, by several threads: the library lets others run."""
-    secret = scalar.to_bytes(_SCALAR_BYTES, "big")
-
-    def multiply_some(start: int) -> list[bytes]:
-        some = sources[start : start + _ROWS_OF_TASK]
-        return [read(source).multiply(secret, update=True).format(compressed=True) for source in some]
-
-    tasks = [partial(multiply_some, start) for start in range(0, len(sources), _ROWS_OF_TASK)]
-    return list(chain.from_iterable(in_parallel(tasks, "points")))
-
-
-def _hash_to_curve(name: str) -> PublicKey:
-    """Return H(id): the point of even y at the first of SHA-256(domain, 0, id), (domain, 1, id), … that is an x."""
-    for count in range(256):  # half of all numbers are an x
-        digest = hashlib.sha256(_DOMAIN + bytes([count]) + name.encode()).digest()
-        with suppress(ValueError):
-            return PublicKey(_EVEN + digest)
-    raise AssertionError
-
-
-def random_scalar(secrets: SecretSource) -> int:
-    """Draw a scalar of secp256k1, uniform in [1, group order)."""
-    return 1 + int.from_bytes(secrets(_SCALAR_SOURCE_BYTES), "big") % (GROUP_ORDER - 1)
 
 
 def check_ids(party: PartyId, ids: Sequence[str]) -> None:
@@ -319,6 +283,10 @@ def _receive_tokens(link: Link, sender: PartyId, tag: Tag) -> Tokens:
             party=sender,
         )
     return tokens
+
+
+def _to_tokens(digests: Iterable[bytes]) -> Tokens:
+    return np.frombuffer(b"".join(digests), _TOKEN_DTYPE)
 
 
 def _is_ascending(tokens: Tokens) -> bool:
