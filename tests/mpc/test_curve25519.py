@@ -122,14 +122,14 @@ def test_the_orders_are_those_of_the_curve_and_of_its_twist():
 
 def test_names_are_hashed_and_multiplied_as_the_definition_says(way):
     bare = [hashed(name) for name in NAMES]
-    assert numbers(hash_and_multiply(BLIND, NAMES)) == [times(value(BLIND.whole), u) for u in bare]
-    assert hash_and_multiply(BLIND, []).shape == multiply(BLIND, points()).shape == (0, POINT_BYTES)
+    assert numbers(hash_and_multiply(BLIND, NAMES)) == [times(value(BLIND), u) for u in bare]
+    assert hash_and_multiply(BLIND, []).shape == multiply(BLIND, points(), system_secrets).shape == (0, POINT_BYTES)
     assert any(times(ORDER, u) for u in bare)  # a part of small order, which products lose
 
 
 def test_points_are_multiplied_as_the_curve_says(way):
     us = [*map(hashed, NAMES), BASE]
-    assert numbers(multiply(KEY, points(*us))) == [times(value(KEY.whole), u) for u in us]
+    assert numbers(multiply(KEY, points(*us), system_secrets)) == [times(value(KEY), u) for u in us]
 
 
 @pytest.mark.parametrize("multiply", [multiply_by_openssl, pytest.param(fast_multiply(), marks=needs_crypto_mb)])
@@ -158,9 +158,9 @@ def test_both_libraries_multiply_as_rfc_7748_says(multiply):
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 16, 511, 512, 513, 1100])
 def test_rows_keep_their_places_whatever_their_number(way, count):
     few = hash_and_multiply(BLIND, [str(number).encode() for number in range(13)])
-    products, places = multiply(KEY, few), np.arange(count) % 13
+    products, places = multiply(KEY, few, system_secrets), np.arange(count) % 13
     assert len({row.tobytes() for row in products}) == 13
-    assert np.array_equal(multiply(KEY, few[places]), products[places])
+    assert np.array_equal(multiply(KEY, few[places], system_secrets), products[places])
 
 
 def test_points_may_lie_anywhere_in_memory_and_stay_as_they_are(way):
@@ -169,7 +169,7 @@ def test_points_may_lie_anywhere_in_memory_and_stay_as_they_are(way):
     wide[::2, 3 : 3 + POINT_BYTES] = few
     given = wide[::2, 3 : 3 + POINT_BYTES]
     given.flags.writeable = False
-    assert np.array_equal(multiply(KEY, given), multiply(KEY, few))
+    assert np.array_equal(multiply(KEY, given, system_secrets), multiply(KEY, few, system_secrets))
     assert np.array_equal(given, few)
 
 
@@ -187,7 +187,7 @@ def test_what_is_no_point_is_refused_wherever_it_stands(way, kind, place):
     for u in BAD[kind]:
         some[place] = points(u)
         with pytest.raises(ValueError, match="small order" if kind == "of small order" else "not below"):
-            multiply(KEY, some)
+            multiply(KEY, some, system_secrets)
 
 
 @settings(max_examples=60)
@@ -195,7 +195,7 @@ def test_what_is_no_point_is_refused_wherever_it_stands(way, kind, place):
 @needs_crypto_mb
 def test_both_libraries_answer_alike(count, seed):
     """Of the curve and its twist, in any number; not on what is made for an error (see the attack below)."""
-    scalar = draw_scalars(fixed_secrets(seed))[0].whole
+    scalar = draw_scalars(fixed_secrets(seed))[0]
     rows = points(*(value(hashlib.sha256(f"{seed} {row}".encode()).digest()) % 2**255 for row in range(count)))
     assert np.array_equal(crypto_mb()(scalar, rows), multiply_by_openssl(scalar, rows))
 
@@ -205,7 +205,7 @@ def test_both_libraries_answer_alike_on_many_points():
     rows = np.frombuffer(np.random.default_rng(0).bytes(4001 * POINT_BYTES), np.uint8).reshape(-1, POINT_BYTES).copy()
     rows[:, -1] &= 127
     for scalar in draw_scalars(system_secrets):
-        assert np.array_equal(crypto_mb()(scalar.whole, rows), multiply_by_openssl(scalar.whole, rows))
+        assert np.array_equal(crypto_mb()(scalar, rows), multiply_by_openssl(scalar, rows))
 
 
 @needs_crypto_mb
@@ -214,44 +214,34 @@ def test_a_party_that_crafts_points_reads_no_bit_of_a_scalar():
     crafted = points(P - 2)
 
     def errs(answer, scalar):
-        return not np.array_equal(answer, multiply_by_openssl(scalar.whole, crafted))
+        return not np.array_equal(answer, multiply_by_openssl(scalar, crafted))
 
     drawn = [draw_scalars(fixed_secrets(seed))[2] for seed in range(60)]
-    bits = [value(scalar.whole) >> 253 & 1 for scalar in drawn]
-    without = [errs(crypto_mb()(scalar.whole, crafted), scalar) for scalar in drawn]
+    bits = [value(scalar) >> 253 & 1 for scalar in drawn]
+    without = [errs(crypto_mb()(scalar, crafted), scalar) for scalar in drawn]
     if not any(without):
         pytest.skip("this crypto_mb does not err")
     assert without == [bit == 0 for bit in bits]
-    told = [errs(multiply(scalar, crafted), scalar) for scalar in drawn]
-    assert {(bit, wrong) for bit, wrong in zip(bits, told, strict=True)} == {
-        (0, False),
-        (0, True),
-        (1, False),
-        (1, True),
-    }
-    assert told == [value(scalar.first) >> 253 & 1 == 0 for scalar in drawn]
+    for sent in (crafted, crafted.repeat(9, 0)):
+        told = [errs(multiply(scalar, sent, fixed_secrets(scalar))[:1], scalar) for scalar in drawn]
+        assert set(zip(bits, told, strict=True)) == {(0, False), (0, True), (1, False), (1, True)}
+        first = [int.from_bytes(fixed_secrets(scalar)(POINT_BYTES), "little") >> 250 & 1 for scalar in drawn]
+        assert told == [bit == 0 for bit in first]
 
 
-def test_factors_multiply_to_the_scalar_and_are_drawn_apart_from_it():
-    for whole in draw_scalars(fixed_secrets(3)):
-        product = value(whole.first) * value(whole.second)
-        assert (product - value(whole.whole)) % ORDER == 0 or (product + value(whole.whole)) % ORDER == 0
-    asked = [draw_scalars(counting(seed)) for seed in (0, 1)]
-    assert [scalar.whole for scalar in asked[0]] == [scalar.whole for scalar in asked[1]]
-    for one, other in zip(*asked, strict=True):
-        assert one.first != other.first
-        assert one.second != other.second
-
-
-def counting(change):
-    """Secrets whose first two draws, b and s, are the same, and whose others are not."""
-    draws = iter(range(100))
+@needs_crypto_mb
+def test_every_list_of_points_has_a_first_factor_of_its_own():
+    """Else what one list tells of it, the next could use."""
+    asked = []
 
     def secrets(count):
-        number = next(draws)
-        return hashlib.sha256(bytes([number, change if number > 1 else 0])).digest()[:count]
+        asked.append(system_secrets(count))
+        return asked[-1]
 
-    return secrets
+    crafted = points(P - 2)
+    answers = [multiply(KEY, crafted, secrets).tobytes() for _ in range(40)]
+    assert len(set(asked)) == 40
+    assert len(set(answers)) > 10  # each error is another's
 
 
 class Library:
@@ -317,22 +307,18 @@ def test_loading_the_library_leaves_arithmetic_as_it_was():
 
 
 def test_scalars_are_x25519s_and_the_third_is_the_product_of_the_others():
-    drawn = [draw_scalars(fixed_secrets(seed)) for seed in range(200)]
-    parts = [value(part) for three in drawn for each in three for part in (each.whole, each.first, each.second)]
-    assert all(part % 8 == 0 and 2**254 <= part < 2**255 for part in parts)
-    assert len(set(parts)) == len(parts)
-    products = [[value(each.whole) for each in three] for three in drawn]
-    assert all((b * s - k) % ORDER == 0 or (b * s + k) % ORDER == 0 for b, s, k in products)
-    assert {(b * s - k) % ORDER == 0 for b, s, k in products} == {True, False}
+    drawn = [[value(each) for each in draw_scalars(fixed_secrets(seed))] for seed in range(300)]
+    assert all(each % 8 == 0 and 2**254 <= each < 2**255 for three in drawn for each in three)
+    assert len({each for three in drawn for each in three}) == 900
+    assert all((b * s - k) % ORDER == 0 or (b * s + k) % ORDER == 0 for b, s, k in drawn)
+    assert {(b * s - k) % ORDER == 0 for b, s, k in drawn} == {True, False}
 
 
 @pytest.mark.parametrize("fill", [0, 255])
 def test_scalars_take_every_bit_of_what_is_drawn(fill):
-    """251 bits are free. The least scalar, 2^254, is told from its negative by nobody, and given as that."""
-    draws = iter([bytes([fill]) * POINT_BYTES])
-    others = fixed_secrets(fill)
-    blind = value(draw_scalars(lambda count: next(draws, None) or others(count))[0].whole)
-    assert blind == (2**255 - 8 if fill else 8 * (ORDER - 2**251))
+    """251 bits are free."""
+    blind, seal, _ = draw_scalars(lambda count: bytes([fill]) * count)
+    assert value(blind) == value(seal) == (2**255 - 8 if fill else 2**254)
 
 
 def test_a_product_that_no_scalar_stands_for_is_drawn_again():
@@ -340,20 +326,40 @@ def test_a_product_that_no_scalar_stands_for_is_drawn_again():
     beta = 2**251 + 12345
     while not 2**251 <= (sigma := pow(8 * beta, -1, ORDER)) < 2**252:
         beta += 1
-    eighths, asked = [beta, sigma, *(2**251 + 2**200 * number for number in range(1, 9))], []
+    eighths, asked = [beta, sigma, 2**251 + 2**200, 2**251 + 2**201], []
 
     def secrets(count):
         asked.append(count)
         return (eighths[len(asked) - 1] - 2**251).to_bytes(count, "little")
 
-    assert [value(each.whole) // 8 for each in draw_scalars(secrets)[:2]] == eighths[5:7]
-    assert asked == 10 * [POINT_BYTES]
+    assert [value(each) // 8 for each in draw_scalars(secrets)[:2]] == eighths[2:]
+    assert asked == 4 * [POINT_BYTES]
+
+
+@needs_crypto_mb
+def test_factors_that_no_scalar_stands_for_are_drawn_again():
+    """b = 8·first modulo q, so the second would be 8."""
+    first = 2**251 + 1
+    while not 2**251 <= (eighth := 8 * first % ORDER) < 2**252:
+        first += 2**240 + 1
+    eighths, asked = [first, 2**251 + 2**200], []
+
+    def secrets(count):
+        asked.append(count)
+        return (eighths[len(asked) - 1] - 2**251).to_bytes(count, "little")
+
+    scalar = (8 * eighth).to_bytes(POINT_BYTES, "little")
+    assert np.array_equal(multiply(scalar, points(BASE), secrets), multiply_by_openssl(scalar, points(BASE)))
+    assert len(asked) == 2
 
 
 def test_keys_come_to_the_same_point_in_any_order(way):
     first, second = (draw_scalars(fixed_secrets(seed)) for seed in (1, 2))
-    one = multiply(first[1], multiply(second[2], hash_and_multiply(first[0], NAMES)))
-    other = multiply(second[1], multiply(first[2], hash_and_multiply(second[0], NAMES)))
+
+    def passed(blind, key, seal):
+        return multiply(seal, multiply(key, hash_and_multiply(blind, NAMES), system_secrets), system_secrets)
+
+    one, other = passed(first[0], second[2], first[1]), passed(second[0], first[2], second[1])
     assert np.array_equal(one, other)
 
 
@@ -361,7 +367,7 @@ def test_a_relay_cannot_tell_guesses_by_the_twist(way):
     """Whatever the scalar, products lie where the point does. A hash to any u would give one bit of each id away."""
     guesses = [str(number).encode() for number in range(64)]
     naive = [value(hashlib.sha256(name).digest()) % 2**255 for name in guesses]
-    sent = numbers(multiply(KEY, points(*naive)))
+    sent = numbers(multiply(KEY, points(*naive), system_secrets))
     assert [is_square(square(u)) for u in sent] == [is_square(square(u)) for u in naive]
     assert 16 < sum(is_square(square(u)) for u in naive) < 48
     assert all(is_square(square(u)) for u in numbers(hash_and_multiply(KEY, guesses)))

@@ -16,7 +16,7 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc import intersect
-from veilgraph.mpc.curve25519 import Scalar, hash_and_multiply
+from veilgraph.mpc.curve25519 import hash_and_multiply
 from veilgraph.mpc.intersect import align_holder, align_server
 from veilgraph.mpc.x25519 import POINT_BYTES
 
@@ -219,11 +219,11 @@ def test_holders_are_held_to_what_they_stated(monkeypatch):
             simulate(programs_)
 
 
-ONE = Scalar(*[(2**254).to_bytes(POINT_BYTES, "little")] * 3)
+ONE = (2**254).to_bytes(POINT_BYTES, "little")
 """A scalar that everybody knows."""
 
 
-def points_of(names: Sequence[str], scalar: Scalar = ONE) -> list[bytes]:
+def points_of(names: Sequence[str], scalar: bytes = ONE) -> list[bytes]:
     return [row.tobytes() for row in hash_and_multiply(scalar, [name.encode() for name in names])]
 
 

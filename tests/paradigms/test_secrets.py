@@ -123,7 +123,7 @@ def collaborative(folder: Path) -> Case:
     paths = export_organisations(small_parties(3), folder, overlap=0.8, seed=1, job=settings)
     data = {"data": {"dataset": None, "parties": {name: str(path) for name, path in paths.items()}}}
     asked = {
-        "mpc.curve25519.draw_scalars": (5 * 3, 32),
+        "mpc.curve25519._draw": ((2 + 3) * 3, 32),
         "mpc.intersect.align_holder": (3, 32),
         MASKS: (3, 32),
         "mpc.product.Dealer.__init__": (3, 32),

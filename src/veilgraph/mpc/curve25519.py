@@ -11,16 +11,14 @@ so scalars matter up to their sign, and products form the group of order q up to
   would tell guesses of an id apart. H takes no such u. A party that sends one all the same learns nothing more: the
   twist's order is four times a prime of 253 bits, and scalars are multiples of 4.
 
-crypto_mb multiplies some crafted points wrongly, such as u = p − 3, and whether it does depends on bits of the scalar
+crypto_mb multiplies some crafted points wrongly, such as u = p − 2, and whether it does depends on bits of the scalar
 (``x25519``). So another party's points are multiplied by two factors of the scalar, one after the other. The first is
-random and tells nothing of the product; what the second multiplies nobody can choose. Points of small order are
-refused before each.
+random and new for each list of points, so it tells nothing of the scalar. What the second multiplies nobody can choose.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import Final
@@ -49,42 +47,45 @@ _SMALL_WORDS: Final = np.frombuffer(b"".join(u.to_bytes(32, "little") for u in _
 _ROWS_OF_TASK: Final = 1 << 9  # that one thread multiplies at a time
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
-    """A secret scalar of X25519, and two factors of it: whole = ±first·second modulo q. Each is 32 bytes."""
-
-    whole: bytes
-    first: bytes
-    second: bytes
-
-
-def draw_scalars(secrets: SecretSource) -> tuple[Scalar, Scalar, Scalar]:
-    """Draw b and s, and return them and k = ±b·s modulo q."""
-    while True:  # once, but for 2^-124
-        drawn = [int.from_bytes(secrets(POINT_BYTES), "little") for _ in range(5)]
-        blind, seal, *firsts = [each % 2**251 * 8 + 2**254 for each in drawn]
-        wholes = blind, seal, blind * seal
-        seconds = [whole * pow(first, -1, ORDER) for whole, first in zip(wholes, firsts, strict=True)]
-        eighths = [_eighth(each) for each in (*wholes, *firsts, *seconds)]
-        if max(eighths) < 2**252:
-            parts = [(8 * eighth).to_bytes(POINT_BYTES, "little") for eighth in eighths]
-            return Scalar(*parts[::3]), Scalar(*parts[1::3]), Scalar(*parts[2::3])
+def draw_scalars(secrets: SecretSource) -> tuple[bytes, bytes, bytes]:
+    """Draw b and s, and return them and k = ±b·s modulo q, 32 bytes each."""
+    while True:  # once, but for 2^-125
+        blind, seal = _draw(secrets), _draw(secrets)
+        if key := _encode(blind * seal):
+            return _to_bytes(blind), _to_bytes(seal), key
 
 
-def _eighth(scalar: int) -> int:
-    """Return m with 8·m = ±scalar modulo q, at least 2^251."""
-    eighth = scalar * pow(8, -1, ORDER) % ORDER
-    return max(eighth, ORDER - eighth)
+def _draw(secrets: SecretSource) -> int:
+    return int.from_bytes(secrets(POINT_BYTES), "little") % 2**251 * 8 + 2**254
 
 
-def hash_and_multiply(scalar: Scalar, names: Sequence[bytes]) -> Points:
+def _encode(residue: int) -> bytes | None:
+    """Return the scalar that is ±residue modulo q; None for one residue in 2^126."""
+    eighth = residue * pow(8, -1, ORDER) % ORDER
+    scalar = 8 * max(eighth, ORDER - eighth)
+    return _to_bytes(scalar) if scalar < 2**255 else None
+
+
+def _to_bytes(scalar: int) -> bytes:
+    return scalar.to_bytes(POINT_BYTES, "little")
+
+
+def _draw_factors(scalar: bytes, secrets: SecretSource) -> tuple[bytes, bytes]:
+    """Draw a scalar, and return it and one whose product with it is ±scalar modulo q."""
+    while True:  # likewise
+        first = _draw(secrets)
+        if second := _encode(int.from_bytes(scalar, "little") * pow(first, -1, ORDER)):
+            return _to_bytes(first), second
+
+
+def hash_and_multiply(scalar: bytes, names: Sequence[bytes]) -> Points:
     """Return scalar·H(name) of each name.
 
     H(name) is the first of SHA-256(domain, 0, name), (domain, 1, name), … that is a u of the curve by its first 255
     bits. It is of small order, which is refused, with probability 2^-252. The time depends on the name.
     """
     hashed = np.frombuffer(b"".join(map(_hash, names)), np.uint8).reshape(-1, POINT_BYTES)
-    return _multiply_all(scalar.whole, hashed)
+    return _multiply_all(scalar, hashed)
 
 
 def _hash(name: bytes) -> bytes:
@@ -95,21 +96,23 @@ def _hash(name: bytes) -> bytes:
     raise AssertionError
 
 
-def multiply(scalar: Scalar, points: Points) -> Points:
+def multiply(scalar: bytes, points: Points, secrets: SecretSource) -> Points:
     """Return scalar·P of each point P of another party.
 
-    With crypto_mb, points of the twist are multiplied by another scalar, as factors are those modulo q.
+    With crypto_mb, a point of the twist is multiplied by another scalar, as factors are those modulo q. ``secrets``
+    gives the first factor.
 
     Raises:
         ValueError: a row is no u below p, or its point is of small order.
     """
+    first, second = _draw_factors(scalar, secrets)  # also where they serve nothing: draws are the same everywhere
     words = np.ascontiguousarray(points).view("<u8")
     full = (words[:, 1] == _ALL_ONES) & (words[:, 2] == _ALL_ONES) & (words[:, 3] == _LAST_ONES)
     if ((words[:, 3] > _LAST_ONES) | full & (words[:, 0] >= _ALL_ONES - np.uint64(18))).any():
         raise ValueError("not below 2^255 - 19")
     if fast_multiply() is None:
-        return _multiply_all(scalar.whole, points)
-    return _multiply_all(scalar.second, _multiply_all(scalar.first, points))
+        return _multiply_all(scalar, points)
+    return _multiply_all(second, _multiply_all(first, points))
 
 
 def _multiply_all(scalar: bytes, points: Points) -> Points:

@@ -32,7 +32,7 @@ from veilgraph.core.randomness import LearningStreams, expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, receive_as
-from veilgraph.mpc.curve25519 import Scalar, draw_scalars, hash_and_multiply, multiply
+from veilgraph.mpc.curve25519 import draw_scalars, hash_and_multiply, multiply
 from veilgraph.mpc.x25519 import POINT_BYTES, Points
 
 TOKEN_BYTES: Final = 16
@@ -166,7 +166,7 @@ class _Ring:
         self._most = {holder: min(MAX_IDS, stated.get(holder, MAX_IDS)) for holder in holders}
         place = list(holders).index(link.party)
         self.previous = holders[place - 1]
-        self._link = link
+        self._link, self._secrets = link, secrets
         self._next = holders[(place + 1) % len(holders)]
         self._owners = [holders[place - passed] for passed in range(len(holders))]
         self._blind, self._seal, self._key = draw_scalars(secrets)
@@ -226,9 +226,9 @@ class _Ring:
         tag = Tag(Kind.BLINDED_IDS, step, passed)
         return receive_as(self._link, self.previous, tag, [rows, POINT_BYTES], torch.uint8)
 
-    def _multiply(self, scalar: Scalar, piece: Tensor) -> Points:
+    def _multiply(self, scalar: bytes, piece: Tensor) -> Points:
         try:
-            return multiply(scalar, piece.numpy())
+            return multiply(scalar, piece.numpy(), self._secrets)
         except ValueError as error:
             raise ProtocolError(
                 f"{self.previous} sent {self._link.party} bytes that are no point of Curve25519 to multiply",
