@@ -67,6 +67,7 @@ lock: $(TOOLS_INSTALLED) ## renew lock/: the newest versions that pyproject.toml
 	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/pip.in --output-file lock/pip.txt
 	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/pkcs11.in --output-file lock/pkcs11.txt
 	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/nobody.in --output-file lock/nobody.txt
+	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/alignment.in --output-file lock/alignment.txt
 
 sbom: $(LOCKED_INSTALLED) $(TOOLS_INSTALLED) ## what make install-locked installed, as CycloneDX: dist/veilgraph.cdx.json
 	@mkdir -p dist

@@ -1,14 +1,16 @@
 """Private alignment: seconds and bytes, every party in a process of its own.
 
-``python -m benchmarks.alignment [--ids N ...]``
+``python -m benchmarks.alignment [--ids SIZES ...]``: N ids of each of three holders, or N:M, of two with N and M.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,62 +25,68 @@ from veilgraph.mpc.x25519 import POINT_BYTES
 from veilgraph.runtime.launch.processes import end_with_launcher, report_failure, run_processes
 
 HOLDERS = ("A", "B", "C")
-SIZES = (10_000, 100_000)
+SIZES = ("10000", "100000")
 _TIMEOUT_S = 600.0
 _IDS = "--ids"
 
 
 @dataclass(frozen=True)
 class AlignmentFigures:
-    """One alignment of sets of ``ids`` ids of which half are common.
+    """One alignment of which half of the smallest set is common.
 
-    ``seconds`` is the slowest party's, ``cpu_seconds`` a holder's own work; bytes are those sent, headers included.
+    ``seconds`` is the slowest party's, ``cpu_seconds`` and ``gigabytes`` (at its peak) of the holder with most; bytes
+    are those sent, headers included.
     """
 
-    ids: int
     common: int
     seconds: float
     cpu_seconds: float
+    gigabytes: float
     holder_bytes: int
     server_bytes: int
     formula_bytes: int
 
 
-def measure(ids: int) -> AlignmentFigures:
-    """Aligns three holders over local sockets."""
+def measure(sizes: Sequence[int]) -> AlignmentFigures:
+    """Aligns holders with sets of these sizes over local sockets."""
     with tempfile.TemporaryDirectory() as folder:
-        parties = (*HOLDERS, SERVER)
-        run_processes("benchmarks.alignment", {party: [folder, party, str(ids)] for party in parties}, _nothing)
+        parties, stated = (*HOLDERS[: len(sizes)], SERVER), ":".join(map(str, sizes))
+        run_processes("benchmarks.alignment", {party: [folder, party, stated] for party in parties}, _nothing)
         results = {party: json.loads((Path(folder) / f"{party}.json").read_text("utf-8")) for party in parties}
-    holders = [results[holder] for holder in HOLDERS]
+    holders = [results[holder] for holder in parties[:-1]]
     return AlignmentFigures(
-        ids,
         results[SERVER]["common"],
         max(result["seconds"] for result in results.values()),
         max(result["cpu_seconds"] for result in holders),
+        max(result["gigabytes"] for result in holders),
         max(result["bytes"] for result in holders),
         results[SERVER]["bytes"],
-        holder_bytes(ids, len(HOLDERS)),
+        holder_bytes(sizes),
     )
 
 
-def holder_bytes(ids: int, holders: int) -> int:
-    """Bytes that each of ``holders`` holders with ``ids`` ids sends (docs/explanation/alignment.md)."""
-    blinded = holders * (POINT_BYTES * ids + HEADER_BYTES * (ids // PIECE_ROWS + 1))
-    return blinded + TOKEN_BYTES * ids + HEADER_BYTES
+def holder_bytes(sizes: Sequence[int]) -> int:
+    """Bytes that the holder with the largest of these sets sends (docs/explanation/alignment.md)."""
+    blinded = sum(POINT_BYTES * ids + HEADER_BYTES * (ids // PIECE_ROWS + 1) for ids in sizes)
+    return blinded + TOKEN_BYTES * max(sizes) + HEADER_BYTES
 
 
-def _own_ids(party: str, count: int) -> list[str]:
-    """Half of the ids are every holder's, half the holder's alone."""
-    return [f"customer {number}" if number % 2 else f"customer {number} of {party}" for number in range(count)]
+def _own_ids(party: str, count: int, common: int) -> list[str]:
+    """The first are every holder's, the others the holder's alone."""
+    shared = min(count, common)
+    return [
+        *(f"customer {number}" for number in range(shared)),
+        *(f"customer {number} of {party}" for number in range(shared, count)),
+    ]
 
 
-def _party(folder: str, party: str, count: int, joined: Link) -> None:
-    link = RecordedLink(joined)
-    own = _own_ids(party, count)
+def _party(folder: str, party: str, sizes: Sequence[int], joined: Link) -> None:
+    link, holders = RecordedLink(joined), HOLDERS[: len(sizes)]
+    own = [] if party == SERVER else _own_ids(party, sizes[holders.index(party)], min(sizes) // 2)
     started, cpu_started = time.perf_counter(), time.process_time()
-    common = align_server(link, HOLDERS).common if party == SERVER else len(align_holder(link, HOLDERS, own).rows)
+    common = align_server(link, holders).common if party == SERVER else len(align_holder(link, holders, own).rows)
     result = {
+        "gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
         "seconds": time.perf_counter() - started,
         "cpu_seconds": time.process_time() - cpu_started,
         "common": common,
@@ -88,6 +96,11 @@ def _party(folder: str, party: str, count: int, joined: Link) -> None:
     (Path(folder) / f"{party}.json").write_text(json.dumps(result), "utf-8")
 
 
+def _sizes(stated: str) -> list[int]:
+    sizes = list(map(int, stated.split(":")))
+    return sizes if len(sizes) > 1 else len(HOLDERS) * sizes
+
+
 def _nothing() -> None:
     pass
 
@@ -95,22 +108,23 @@ def _nothing() -> None:
 def main(arguments: list[str]) -> int:
     """Measures and prints a table, of sizes that follow ``--ids``; with other arguments, runs one party."""
     if arguments and arguments[0] != _IDS:
-        folder, party, count, report, wire, *invitation = arguments
+        folder, party, stated, report, wire, *invitation = arguments
         end_with_launcher()
         try:
-            _party(folder, party, int(count), LINKS[wire].join(party, invitation, _TIMEOUT_S))
+            _party(folder, party, _sizes(stated), LINKS[wire].join(party, invitation, _TIMEOUT_S))
         except VeilgraphError as error:
             return report_failure(error, int(report))
         return 0
-    print("| ids of each of 3 holders | in common | seconds | CPU seconds of a holder | holder sends | server sends |")
-    print("|---|---|---|---|---|---|")
-    for ids in map(int, arguments[1:]) if arguments else SIZES:
-        figures = measure(ids)
-        goals.keep(f"alignment {ids}", figures.seconds)
+    print("| ids | in common | seconds | CPU seconds of a holder | its memory | holder sends | server sends |")
+    print("|---|---|---|---|---|---|---|")
+    for stated in arguments[1:] or SIZES:
+        sizes = _sizes(stated)
+        figures = measure(sizes)
+        goals.keep(f"alignment {stated}", figures.seconds)
+        sent = f"{figures.holder_bytes / 1e6:.2f} MB (formula: {figures.formula_bytes / 1e6:.2f})"
         print(
-            f"| {ids:,} | {figures.common:,} | {figures.seconds:.1f} | {figures.cpu_seconds:.1f} | "
-            f"{figures.holder_bytes / 1e6:.2f} MB (formula: {figures.formula_bytes / 1e6:.2f}) | "
-            f"{figures.server_bytes / 1e6:.2f} MB |"
+            f"| {', '.join(f'{ids:,}' for ids in sizes)} | {figures.common:,} | {figures.seconds:.1f} | "
+            f"{figures.cpu_seconds:.1f} | {figures.gigabytes:.2f} GB | {sent} | {figures.server_bytes / 1e6:.2f} MB |"
         )
     return 0
 

@@ -65,7 +65,7 @@ LEGAL_LINES = re.compile(
     r"#.*|"
     r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; [a-z_<>=!'.0-9A-Z ()]+)? \\|"
     r"    --hash=sha256:[0-9a-f]{64}( \\)?|"
-    r"    # via [a-z0-9, -]*(-r lock/(machines|tools|broker|pip|pkcs11|nobody)\.in)?"
+    r"    # via [a-z0-9, -]*(-r lock/(machines|tools|broker|pip|pkcs11|nobody|alignment)\.in)?"
     r"(, )?(veilgraph \(pyproject\.toml\))?[a-z0-9, -]*"
     r"(-c lock/deploy\.txt)?|"
 )
@@ -137,7 +137,9 @@ def torch_pin():
     return version_of(requirement)
 
 
-@pytest.mark.parametrize("name", ["deploy.txt", "tools.txt", "broker.txt", "pip.txt", "pkcs11.txt", "nobody.txt"])
+@pytest.mark.parametrize(
+    "name", ["deploy.txt", "tools.txt", "broker.txt", "pip.txt", "pkcs11.txt", "nobody.txt", "alignment.txt"]
+)
 def test_a_lock_has_pins_and_hashes_and_nothing_else(name):
     text = (ROOT / "lock" / name).read_text(encoding="utf-8")
     assert [line for line in text.split("\n") if not LEGAL_LINES.fullmatch(line)] == []

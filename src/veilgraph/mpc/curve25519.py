@@ -32,18 +32,18 @@ from veilgraph.mpc.x25519 import POINT_BYTES, Points, fast_multiply, multiply_by
 
 ORDER: Final = 2**252 + 27742317777372353535851937790883648493  # q
 
-_PRIME: Final = 2**255 - 19
+_PRIME: Final = gmpy2.mpz(2**255 - 19)
 _A: Final = 486662
-_HASHED: Final = (1 << 255) - 1
+_HASHED: Final = gmpy2.mpz(2**255 - 1)
 _DOMAINS: Final = [b"veilgraph alignment/" + bytes([count]) for count in range(256)]
 _ALL_ONES: Final = np.uint64(2**64 - 1)
 _LAST_ONES: Final = np.uint64(2**63 - 1)
 _SMALL_ORDER: Final = [  # u of all points of order 1 to 8 but the neutral one, the twist's among them
-    *(0, 1, _PRIME - 1),
+    *(0, 1, 2**255 - 20),
     325606250916557431795983626356110631294008115727848805560023387167927233504,
     39382357235489614581723060781553021112529911719440698176882885853963445705823,
 ]
-_SMALL_WORDS: Final = np.frombuffer(b"".join(u.to_bytes(32, "little") for u in _SMALL_ORDER), "<u8").reshape(-1, 4)
+_SMALL_WORDS: Final = np.array([[u >> shift & 2**64 - 1 for shift in (0, 64, 128, 192)] for u in _SMALL_ORDER], "<u8")
 _ROWS_OF_TASK: Final = 1 << 9  # that one thread multiplies at a time
 
 
@@ -90,7 +90,7 @@ def hash_and_multiply(scalar: bytes, names: Sequence[bytes]) -> Points:
 
 def _hash(name: bytes) -> bytes:
     for domain in _DOMAINS:  # half of all numbers are a u of the curve
-        u = int.from_bytes(sha256(domain + name).digest(), "little") & _HASHED
+        u = gmpy2.mpz.from_bytes(sha256(domain + name).digest(), "little") & _HASHED
         if u < _PRIME and gmpy2.jacobi(((u + _A) * u + 1) * u, _PRIME) == 1:
             return u.to_bytes(POINT_BYTES, "little")
     raise AssertionError

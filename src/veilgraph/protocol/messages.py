@@ -233,7 +233,7 @@ COMMON_ROWS: Final[tuple[MessageSpec[JobSettings], ...]] = (
 ALIGNMENT_ROWS: Final[tuple[MessageSpec[JobSettings], ...]] = (
     MessageSpec(Kind.BLINDED_IDS, TO_HOLDER, "node ids as curve points under secret keys", "blinding",
         "Without the keys the receiver can neither read nor test an id (decisional Diffie-Hellman); it learns how many "
-        "ids a holder has.", forms=(WireFormat("piece, holders passed", "uint8 [≤ 8,192, 33]", "alignment"),)),
+        "ids a holder has.", forms=(WireFormat("piece, holders passed", "uint8 [≤ 8,192, 32]", "alignment"),)),
     MessageSpec(Kind.ID_TOKENS, TO_SERVER, "hashes of the node ids under all holders' keys", "blinding",
         "No party can compute one alone; the server, which must not collude with a holder, learns how many ids each "
         "holder has and how many they have in common.",
