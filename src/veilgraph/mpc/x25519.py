@@ -44,7 +44,7 @@ log = logging.getLogger("veilgraph")
 
 def multiply_by_openssl(scalar: bytes, points: Points) -> Points:
     """Multiply one point after another: a ``Multiply``."""
-    key, sent = X25519PrivateKey.from_private_bytes(scalar), np.ascontiguousarray(points).tobytes()
+    key, sent = X25519PrivateKey.from_private_bytes(scalar), points.tobytes()
     products = bytearray()
     for start in range(0, len(sent), POINT_BYTES):
         products += key.exchange(X25519PublicKey.from_public_bytes(sent[start : start + POINT_BYTES]))
