@@ -265,9 +265,23 @@ def reload():
 
 @needs_crypto_mb
 @pytest.mark.parametrize("width", [0, 16])
-def test_a_processor_that_crypto_mb_does_not_know_goes_without_it(reload, monkeypatch, width):
-    monkeypatch.setattr(ctypes, "CDLL", lambda path: Library(width, 0))
+def test_a_processor_that_crypto_mb_does_not_know_goes_without_it(reload, monkeypatch, caplog, width):
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: Library(width, 0xAAAAAAAA))
     assert fast_multiply() is None
+    assert "no AVX-512 IFMA" in caplog.text
+
+
+@needs_crypto_mb
+@pytest.mark.parametrize(
+    "error", [OSError("libcrypto.so.3: cannot open"), AttributeError("no symbol"), KeyError("libimf")]
+)
+def test_a_library_that_cannot_be_loaded_is_gone_without_and_said(reload, monkeypatch, caplog, error):
+    def fails(path):
+        raise error
+
+    monkeypatch.setattr(ctypes, "CDLL", fails)
+    assert fast_multiply() is None
+    assert f"ipp-crypto is installed, and alignments go without it: {error}" in caplog.text
 
 
 @needs_crypto_mb

@@ -92,7 +92,7 @@ def _hash(name: bytes) -> bytes:
     for domain in _DOMAINS:  # half of all numbers are a u of the curve
         u = gmpy2.mpz.from_bytes(sha256(domain + name).digest(), "little") & _HASHED
         if u < _PRIME and gmpy2.jacobi(((u + _A) * u + 1) * u, _PRIME) == 1:
-            return u.to_bytes(POINT_BYTES, "little")
+            return bytes(u.to_bytes(POINT_BYTES, "little"))
     raise AssertionError
 
 

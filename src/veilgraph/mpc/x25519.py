@@ -53,12 +53,12 @@ def multiply_by_openssl(scalar: bytes, points: Points) -> Points:
 
 @cache
 def fast_multiply() -> Multiply | None:
-    """Load crypto_mb; None where it is not installed, or this processor or system lacks what it needs.
-
-    Its answers are compared with OpenSSL's once, before they are trusted.
-    """
+    """Load crypto_mb; None where it is not installed, or, with a warning, cannot be used or multiplies wrongly."""
     try:
         files = {path.name: str(path.locate()) for name in PACKAGES for path in metadata.files(name) or ()}
+    except metadata.PackageNotFoundError:
+        return None
+    try:
         # Their symbols stay theirs, which RTLD_GLOBAL would not do: libimf has functions of libm's names.
         for name in _LINKED:
             ctypes.CDLL(files[name])
@@ -66,16 +66,17 @@ def fast_multiply() -> Multiply | None:
         library.mbx_get_algo_info.restype = ctypes.c_uint64
         library.mbx_x25519_mb8.restype = ctypes.c_uint32
         library.mbx_x25519_mb8.argtypes = [ctypes.c_void_p] * 3
-        width = library.mbx_get_algo_info(_X25519)
-    except (metadata.PackageNotFoundError, KeyError, OSError, AttributeError):
-        return None
-    if not width & _LANES:
+        lacks = "" if library.mbx_get_algo_info(_X25519) & _LANES else "this processor has no AVX-512 IFMA"
+    except (KeyError, OSError, AttributeError) as error:
+        lacks = f"{error}"
+    if lacks:
+        log.warning("ipp-crypto is installed, and alignments go without it: %s", lacks)
         return None
     multiply = partial(_multiply_by_crypto_mb, library.mbx_x25519_mb8)
     scalar, *some = [sha256(bytes([number])).digest() for number in range(2 + _LANES)]
     points = np.frombuffer(b"".join(some), np.uint8).reshape(-1, POINT_BYTES) & _BELOW_2_TO_255
     if not np.array_equal(multiply(scalar, points), multiply_by_openssl(scalar, points)):
-        log.warning("crypto_mb multiplies wrongly here, so alignments go without it; install another ipp-crypto")
+        log.warning("crypto_mb multiplies wrongly, so alignments go without it; install another ipp-crypto")
         return None
     return multiply
 
