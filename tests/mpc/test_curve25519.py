@@ -268,7 +268,7 @@ def reload():
 def test_a_processor_that_crypto_mb_does_not_know_goes_without_it(reload, monkeypatch, caplog, width):
     monkeypatch.setattr(ctypes, "CDLL", lambda path: Library(width, 0xAAAAAAAA))
     assert fast_multiply() is None
-    assert "no AVX-512 IFMA" in caplog.text
+    assert "needs a processor with AVX-512 IFMA" in caplog.text
 
 
 @needs_crypto_mb
@@ -281,7 +281,7 @@ def test_a_library_that_cannot_be_loaded_is_gone_without_and_said(reload, monkey
 
     monkeypatch.setattr(ctypes, "CDLL", fails)
     assert fast_multiply() is None
-    assert f"ipp-crypto is installed, and alignments go without it: {error}" in caplog.text
+    assert f"alignments go without it: pip install ipp-crypto intel-cmplr-lib-rt ({error})" in caplog.text
 
 
 @needs_crypto_mb
@@ -301,16 +301,18 @@ def test_an_answer_of_crypto_mb_that_is_an_error_is_none_of_the_points(reload, m
 
 
 @pytest.mark.parametrize("missing", x25519.PACKAGES)
-def test_without_its_packages_alignment_goes_without_crypto_mb(reload, monkeypatch, missing):
-    files = metadata.files
+def test_without_its_packages_alignment_goes_without_crypto_mb(reload, monkeypatch, caplog, missing):
+    """It says so where one of them was installed."""
 
-    def some(name):
+    def found(name):
         if name == missing:
             raise metadata.PackageNotFoundError(name)
-        return files(name)
+        return []
 
-    monkeypatch.setattr(metadata, "files", some)
+    monkeypatch.setattr(metadata, "version", found)
+    monkeypatch.setattr(metadata, "files", found)
     assert fast_multiply() is None
+    assert ("pip install ipp-crypto intel-cmplr-lib-rt" in caplog.text) == (missing != "ipp-crypto")
 
 
 @needs_crypto_mb

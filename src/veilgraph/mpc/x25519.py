@@ -55,10 +55,11 @@ def multiply_by_openssl(scalar: bytes, points: Points) -> Points:
 def fast_multiply() -> Multiply | None:
     """Load crypto_mb; None where it is not installed, or, with a warning, cannot be used or multiplies wrongly."""
     try:
-        files = {path.name: str(path.locate()) for name in PACKAGES for path in metadata.files(name) or ()}
+        metadata.version(PACKAGES[0])
     except metadata.PackageNotFoundError:
         return None
     try:
+        files = {path.name: str(path.locate()) for name in PACKAGES for path in metadata.files(name) or ()}
         # Their symbols stay theirs, which RTLD_GLOBAL would not do: libimf has functions of libm's names.
         for name in _LINKED:
             ctypes.CDLL(files[name])
@@ -66,11 +67,11 @@ def fast_multiply() -> Multiply | None:
         library.mbx_get_algo_info.restype = ctypes.c_uint64
         library.mbx_x25519_mb8.restype = ctypes.c_uint32
         library.mbx_x25519_mb8.argtypes = [ctypes.c_void_p] * 3
-        lacks = "" if library.mbx_get_algo_info(_X25519) & _LANES else "this processor has no AVX-512 IFMA"
-    except (KeyError, OSError, AttributeError) as error:
-        lacks = f"{error}"
+        lacks = "" if library.mbx_get_algo_info(_X25519) & _LANES else "it needs a processor with AVX-512 IFMA"
+    except (metadata.PackageNotFoundError, KeyError, OSError, AttributeError) as error:
+        lacks = f"pip install ipp-crypto intel-cmplr-lib-rt ({error})"
     if lacks:
-        log.warning("ipp-crypto is installed, and alignments go without it: %s", lacks)
+        log.warning("crypto_mb cannot be used, so alignments go without it: %s; or uninstall ipp-crypto", lacks)
         return None
     multiply = partial(_multiply_by_crypto_mb, library.mbx_x25519_mb8)
     scalar, *some = [sha256(bytes([number])).digest() for number in range(2 + _LANES)]
