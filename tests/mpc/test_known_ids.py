@@ -109,7 +109,7 @@ def test_only_other_ids_go_round_and_all_tokens_go_to_the_server_in_one_list() -
 
 
 def test_without_new_ids_nothing_goes_round() -> None:
-    less = {holder: [text for text in own if text in KNOWN] for holder, own in NOW.items()}
+    less = {holder: [f"old, {holder} alone", *(text for text in own if text in KNOWN)] for holder, own in NOW.items()}
     for messages in views(less, KNOWN, grows=False).values():
         assert Kind.BLINDED_IDS not in {message.tag.kind for message in messages}
     results = simulate(programs(less, KNOWN, grows=False))
