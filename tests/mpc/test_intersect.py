@@ -16,9 +16,9 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc import intersect
-from veilgraph.mpc.curve25519 import hash_and_multiply
+from veilgraph.mpc.curve25519 import draw_scalars, hash_and_multiply
 from veilgraph.mpc.intersect import align_holder, align_server
-from veilgraph.mpc.x25519 import POINT_BYTES
+from veilgraph.mpc.x25519 import POINT_BYTES, fast_multiply, multiply_by_openssl
 
 PRIME = 2**255 - 19
 Ids = Mapping[PartyId, Sequence[str]]
@@ -322,6 +322,22 @@ def test_every_kind_of_false_point_is_refused(point):
     row = torch.frombuffer(bytearray(point), dtype=torch.uint8)
     with refused(ProtocolError, code="no-point", party="A"):
         with_cheat("A", on(Kind.BLINDED_IDS, lambda points: torch.cat([row[None], points[1:]]), 0))
+
+
+@pytest.mark.skipif(fast_multiply() is None, reason="needs the extra alignment, and AVX-512 IFMA")
+def test_a_holder_that_crafts_points_reads_no_bit_of_a_relays_key():
+    """By itself crypto_mb would answer u = p − 2 wrongly where bit 253 of B's key is 0."""
+    crafted = torch.frombuffer(bytearray((PRIME - 2).to_bytes(POINT_BYTES, "little")), dtype=torch.uint8)[None]
+    seen = set()
+    for seed in range(40):
+        hub, key = MemoryHub(["A", "B", SERVER], timeout_s=0), draw_scalars(fixed_secrets(seed))[2]
+        hub.link("A").send("B", Tag(Kind.BLINDED_IDS), crafted)
+        with pytest.raises(VeilgraphError):
+            align_holder(hub.link("B"), ["A", "B"], ["x"], fixed_secrets(seed))
+        answer = hub.link("A").receive("B", Tag(Kind.BLINDED_IDS, 0, 1)).numpy()
+        wrong = bool((answer != multiply_by_openssl(key, crafted.numpy())).any())
+        seen.add((key[-1] >> 5 & 1, wrong))
+    assert seen in ({(0, False), (0, True), (1, False), (1, True)}, {(0, False), (1, False)})
 
 
 @pytest.mark.parametrize("passed", [1, 2])
