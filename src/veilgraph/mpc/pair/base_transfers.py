@@ -1,10 +1,10 @@
 """Base oblivious transfers, both ways: the sender gets 128 pairs of keys, the chooser one key of each pair.
 
-The transfer is Bellare and Micali's (CRYPTO 1989), hashed as Naor and Pinkas do (SODA 2001), in the
-group of prime order on edwards25519 (RFC 8032), by libsodium. C is hashed from a name to the group, so nobody knows
-its logarithm. The sender draws a and sends A = a·G. The chooser of
-bit c draws r, sets B_c = r·G and B_{1−c} = C − B_c, and sends B_0. The keys are hashes of a·B_0 and a·B_1, and the
-chooser computes its own from a·B_c = r·A.
+The transfer is Bellare and Micali's (CRYPTO 1989), hashed as Naor and Pinkas do (SODA 2001), in the group of prime
+order on edwards25519 (RFC 8032), by libsodium, which refuses points outside of it. C is hashed from a name to the
+group, so nobody knows its logarithm. The sender draws a and sends A = a·G. The chooser of bit c draws r, sets
+B_c = r·G and B_{1−c} = C − B_c, and sends B_0. The keys are hashes of a·B_0 and a·B_1, and the chooser computes its
+own from a·B_c = r·A.
 
 - Chooser's privacy: B_0 is a uniform point for either bit, so it says nothing, whatever the sender computes.
 - Sender's privacy: a·B_0 + a·B_1 = a·C. Who asks the hash, a random oracle, for both keys of a pair has solved the
