@@ -26,7 +26,7 @@ from veilgraph.runtime.launch.processes import end_with_launcher, report_failure
 
 HOLDERS = ("A", "B", "C")
 SIZES = ("10000", "100000")
-_TIMEOUT_S = 600.0
+_TIMEOUT_S = 3600.0
 _IDS = "--ids"
 
 
