@@ -98,9 +98,9 @@ def build_graph(
 ) -> BuiltGraph:
     """Build a party's graph over the rows of ``table`` and of its edge ``tables``; ``DataError``: a rule is broken.
 
-    Edge tables are read here, where they are None. All holders know the first ``num_common`` rows; None: all. ``per_node`` is as for ``encode``. ``then``: profiles of
-    the tables in training, whose bins the new profile reuses. ``others``: holders whose nodes are appended, where
-    edges lead to them, by ``graph.pooling.append_others``.
+    ``tables`` are read here, where they are None. All holders know the first ``num_common`` rows; None: all.
+    ``per_node`` is as for ``encode``. ``then``: profiles of the tables in training, whose bins the new profile reuses.
+    ``others``: holders whose nodes are appended, where edges lead to them, by ``graph.pooling.append_others``.
     """
     elsewhere = RemoteNodes(settings.party, tuple(others))
     if tables is None:
