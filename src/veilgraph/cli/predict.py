@@ -38,8 +38,8 @@ def predict_command(
 ) -> None:
     """Predict classes and their probabilities with a trained run, through the same joint protocol.
 
-    A class is the network's own choice, made before probabilities were calibrated, so it need not be the likeliest. To
-    decide by probabilities, use the threshold on the page of veilgraph report.
+    A class is the one of the highest calibrated probability. To flag more nodes, use the threshold on the page of
+    veilgraph report.
 
     A run from tables reads them again: nodes added since training are predicted too. In the label holder's part of a
     run across organisations, or any holder's of a horizontal one, the newest joint inference is shown; make a new one
@@ -89,11 +89,6 @@ def predict_command(
         with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
             write_whole(out, text.encode())
         echo(f"wrote {len(records)} predictions to {out}")
-    if unlikely := sum(each.count_unlikely() for each in found.values()):
-        say(
-            f"{unlikely} of {len(records)} have a class that is not their likeliest: it is the network's own choice, "
-            f"and probabilities were calibrated since; a threshold for them: veilgraph report {run}"
-        )
 
 
 @command("explain", "veilgraph explain runs/fraud --ids C17", json=True)
