@@ -6,7 +6,7 @@ import socket
 import stat
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -358,17 +358,21 @@ def test_a_machine_attends_job_after_job_until_it_would_be_refused_again(monkeyp
 
 
 @nightly
-def test_who_listens_at_the_address_and_is_no_store_lets_the_machine_wait():
-    with socket.create_server((LOOPBACK, 0)) as listener:
+@pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""], ids=["the web", "nothing"])
+def test_who_listens_at_the_address_and_is_no_store_lets_the_machine_wait(says):
+    with socket.create_server((LOOPBACK, 0)) as listener, ExitStack() as silent:
 
-        def serves_the_web():
+        def serves():
             with suppress(OSError):
                 while True:
                     connection, _ = listener.accept()
-                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                    connection.close()
+                    if says:
+                        connection.sendall(says)
+                        connection.close()
+                    else:
+                        silent.enter_context(connection)
 
-        threading.Thread(target=serves_the_web, daemon=True).start()
+        threading.Thread(target=serves, daemon=True).start()
         with refused(LinkError, code="machine-gone"):
             reached_store(*listener.getsockname())
         listener.shutdown(socket.SHUT_RDWR)
