@@ -18,6 +18,7 @@ from importlib.metadata import version
 from threading import Thread
 from typing import Any, Final
 
+from pydantic_core import from_json
 from torch.distributed import Store, TCPStore
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
@@ -186,7 +187,7 @@ def _machine_key(rank: int) -> str:
 def _read(store: Store, key: str) -> dict[str, Any]:
     """Read a JSON object from the store, waiting for it."""
     try:
-        found = json.loads(store.get(key))
+        found = from_json(store.get(key))
     except ValueError:
         found = None
     return found if isinstance(found, dict) else {}
