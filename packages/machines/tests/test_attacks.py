@@ -77,7 +77,7 @@ class Leading(threading.Thread):
         return self.error
 
 
-@pytest.mark.parametrize("host", ["8.8.8.8", "0.0.0.0", "172.32.0.1"])
+@pytest.mark.parametrize("host", ["8.8.8.8", "0.0.0.0", "172.32.0.1", "100.64.0.9", "240.0.0.1", "255.255.255.255"])
 def test_an_address_that_others_reach_is_refused_in_the_party_file_and_as_what_a_name_stands_for(host, monkeypatch):
     with refused(ConfigError, key="machines.address", value=f"{host}:29500"):
         parse_party_settings({**PARTY, "machines": {"count": 2, "address": f"{host}:29500"}})
@@ -88,7 +88,7 @@ def test_an_address_that_others_reach_is_refused_in_the_party_file_and_as_what_a
         private_address(named.host, "machines.address")
 
 
-@pytest.mark.parametrize("host", ["10.0.0.5", "192.168.7.7", "172.31.0.1", "100.64.0.9", "169.254.1.1", "127.0.0.1"])
+@pytest.mark.parametrize("host", ["10.0.0.5", "192.168.7.7", "172.31.0.1", "169.254.1.1", "127.0.0.1"])
 def test_a_private_address_is_taken(host):
     parse_party_settings({**PARTY, "machines": {"count": 2, "address": f"{host}:29500"}})
     assert private_address(host, "machines.address") == host
