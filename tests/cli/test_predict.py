@@ -94,6 +94,17 @@ def test_a_table_made_in_parts_is_the_whole(
     assert load_predictions(store).csv() == whole == (store.path / "predictions.csv").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("tied", "alone"), [(9, False), (10, False), (10, True)])
+def test_many_nodes_of_one_score_are_mentioned(tmp_path: Path, tied: int, alone: bool) -> None:
+    run = RunDirectory.create(tmp_path / "run", parse_job({"data": {"holders": ["A", "B"], "label_holder": "A"}}))
+    store = run.party("A")
+    save_tensors(store.model_path, {"w": torch.zeros(1)}, {})
+    score = torch.cat([torch.full((tied,), 0.25), torch.linspace(0.3, 0.9, 95 - tied)])
+    save_predictions(store, Predicted(torch.stack([1 - score, score], 1), classes_alone=alone))
+    (run.path / "summary.json").write_text('{"nodes": 95}')
+    assert ("10 of 95 have the same score" in veilgraph("predict", run.path).stderr) == (tied == 10 and not alone)
+
+
 def test_a_class_is_of_the_highest_calibrated_probability(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "run", parse_job({"data": {"holders": ["A", "B"], "label_holder": "A"}}))
     store = run.party("A")

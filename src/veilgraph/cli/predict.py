@@ -5,7 +5,7 @@ watch what came of them.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -22,6 +22,8 @@ with deferred():
     from veilgraph.runtime.launch import jobs
     from veilgraph.runtime.store.predictions import csv_of_holders, load_by_holder, name_next_nodes
     from veilgraph.runtime.store.run_directory import RunDirectory
+
+_TIED: Final = 10  # nodes with one score, and a tenth of all, are mentioned
 
 
 @command("predict", "veilgraph predict runs/digits --nodes 1,5,7 --out predictions.csv", json=True)
@@ -89,6 +91,12 @@ def predict_command(
         with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
             write_whole(out, text.encode())
         echo(f"wrote {len(records)} predictions to {out}")
+    for holder, each in found.items():
+        if (tied := each.count_tied()) >= max(_TIED, len(each.nodes) // _TIED):
+            say(
+                f"{holder}{': ' if holder else ''}{tied} of {len(each.nodes)} have the same score, so nothing ranks "
+                "them: look for edge weights or columns far larger than others (veilgraph data check)"
+            )
 
 
 @command("explain", "veilgraph explain runs/fraud --ids C17", json=True)

@@ -93,6 +93,13 @@ class Predictions:
         """Tensor[n, C]: the network's own probabilities; ``probabilities`` where nothing calibrated them."""
         return self.probabilities if self.own is None else self.own
 
+    def count_tied(self) -> int:
+        """Count the nodes of the most frequent probabilities; 0 where no two have the same, or none are opened."""
+        if self.classes_alone or not self.uncalibrated.numel():
+            return 0
+        most = int(torch.unique(self.uncalibrated, dim=0, return_counts=True)[1].max())
+        return most if most > 1 else 0
+
     def of(self, places: Sequence[int]) -> Predictions:
         """The predictions at some positions from 0 to n - 1 (not node numbers), in the order given."""
         chosen = torch.tensor(places, dtype=torch.int64)
