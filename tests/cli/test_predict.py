@@ -102,7 +102,7 @@ def test_many_nodes_of_one_score_are_mentioned(tmp_path: Path, tied: int, alone:
     score = torch.cat([torch.full((tied,), 0.25), torch.linspace(0.3, 0.9, 95 - tied)])
     save_predictions(store, Predicted(torch.stack([1 - score, score], 1), classes_alone=alone))
     (run.path / "summary.json").write_text('{"nodes": 95}')
-    assert ("10 of 95 have the same score" in veilgraph("predict", run.path).stderr) == (tied == 10 and not alone)
+    assert ("of 95 have the same score" in veilgraph("predict", run.path).stderr) == (tied == 10 and not alone)
 
 
 def test_a_class_is_of_the_highest_calibrated_probability(tmp_path: Path) -> None:

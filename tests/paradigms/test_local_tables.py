@@ -148,12 +148,13 @@ def test_a_check_of_tables_names_the_column_outside_the_range(tmp_path: Path) ->
     data.check_tables(settings)
     path = party_file(settings, "B").parent / "nodes.csv"
     fits = path.read_text(encoding="utf-8")
-    own, common = (re.sub(rf"(?m)^({name}),([^,]*),[^,]*,", r"\1,\2,-10.5,", fits) for name in ("B1", "n07"))
-    path.write_text(own, encoding="utf-8")
-    data.check_tables(settings)  # nothing is released of a node that the others lack
-    path.write_text(common, encoding="utf-8")
-    with refused(DataError, party="B", key="x2", value=-10.5):
-        data.check_tables(settings)
+    for value in (-10.5, 10.5):
+        own, common = (re.sub(rf"(?m)^({name}),([^,]*),[^,]*,", rf"\1,\2,{value},", fits) for name in ("B1", "n07"))
+        path.write_text(own, encoding="utf-8")
+        data.check_tables(settings)  # nothing is released of a node that the others lack
+        path.write_text(common, encoding="utf-8")
+        with refused(DataError, party="B", key="x2", value=value):
+            data.check_tables(settings)
     nodes = yaml.safe_load(party_file(settings, "B").read_text())["nodes"]
     nodes["features"][0]["scale"] = {"low": -3, "high": 3}
     edit(settings, "B", nodes=nodes)
