@@ -240,7 +240,7 @@ class Column:
             or pa.types.is_boolean(kind)
             or pa.types.is_null(kind)
         ):
-            self.refuse_type("numbers", "write it as numbers, or leave the column out")
+            self.refuse_type("numbers", "write it as numbers, make days of dates (features: date), or leave it out")
         try:
             wide = pc.cast(values, pa.float64(), safe=False)
         except pa.ArrowInvalid:
