@@ -182,6 +182,13 @@ def test_three_cases_of_a_grid_have_every_value(first: int, second: str, request
     assert alone or [set(values) for values in zip(*played, strict=True)] == [{0, 1, 2}, {"a", "b", "c"}]
 
 
+def test_stored_and_foreign_json_is_parsed_to_a_bounded_depth() -> None:
+    """``json.loads`` ends in a ``RecursionError`` where lists are nested too deep; pydantic's in a ``ValueError``."""
+    own = {"core/errors.py", "cli/output.py", "report/noise.py", "runtime/launch/fork_server.py"}  # or caught there
+    files = {path for path in SOURCE.rglob("*.py") if "json.load" in path.read_text(encoding="utf-8")}
+    assert {str(path.relative_to(SOURCE)) for path in files} == own
+
+
 def test_every_process_of_ours_leaves_without_its_interpreter() -> None:
     """Which would look through all objects of PyTorch, and may abort beneath a daemon thread."""
     packages = SOURCE.parents[1].glob("packages/*/src/*")

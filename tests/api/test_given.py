@@ -244,6 +244,7 @@ def test_tables_are_held_to_the_rules_of_files(tmp_path: Path) -> None:
     broken = {**found, "paid": found["paid"].assign(payee=["nobody", *found["paid"]["payee"][1:]])}
     with refused(DataError, key="payee"):
         vg.fit(JOB, tables(broken), tmp_path / "unknown")
+    assert not (tmp_path / "unknown").exists()  # it was read before the alignment
     dropped = vg.fit(JOB, tables(broken, unknown="drop"), tmp_path / "dropped")
     assert dropped.metrics["nodes"] == NODES - 8
     foreign = {**found, "paid": found["paid"].assign(payee="nobody")}

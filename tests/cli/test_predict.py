@@ -1,5 +1,6 @@
 import csv
 import io
+import math
 import shutil
 from pathlib import Path
 
@@ -93,23 +94,28 @@ def test_a_table_made_in_parts_is_the_whole(
     assert load_predictions(store).csv() == whole == (store.path / "predictions.csv").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("calibration", "unlikely"), [(Calibration(1.0, (0.0, -1.0)), 1), (None, 0)])
-def test_a_class_that_is_not_the_likeliest_is_explained_beside_it(
-    tmp_path: Path, calibration: Calibration | None, unlikely: int
-) -> None:
-    """On standard error, so that what is printed stays a table."""
+@pytest.mark.parametrize(("tied", "alone"), [(9, False), (10, False), (10, True)])
+def test_many_nodes_of_one_score_are_mentioned(tmp_path: Path, tied: int, alone: bool) -> None:
+    run = RunDirectory.create(tmp_path / "run", parse_job({"data": {"holders": ["A", "B"], "label_holder": "A"}}))
+    store = run.party("A")
+    save_tensors(store.model_path, {"w": torch.zeros(1)}, {})
+    score = torch.cat([torch.full((tied,), 0.25), torch.linspace(0.3, 0.9, 95 - tied)])
+    save_predictions(store, Predicted(torch.stack([1 - score, score], 1), classes_alone=alone))
+    (run.path / "summary.json").write_text('{"nodes": 95}')
+    assert ("of 95 have the same score" in veilgraph("predict", run.path).stderr) == (tied == 10 and not alone)
+
+
+def test_a_class_is_of_the_highest_calibrated_probability(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "run", parse_job({"data": {"holders": ["A", "B"], "label_holder": "A"}}))
     store = run.party("A")
     save_tensors(store.model_path, {"w": torch.zeros(1)}, {})
     chances = torch.tensor([[0.4, 0.6], [0.1, 0.9], [0.9, 0.1], [0.9, 0.1]])
+    calibration = Calibration(1.0, (0.0, -1.0))
     save_predictions(store, Predicted(chances), [*"wxyz"], ["no", "yes"], calibration=calibration)
     (run.path / "summary.json").write_text('{"nodes": 4}')
     found = veilgraph("predict", run.path)
-    assert [row["class"] for row in rows(found.stdout)] == ["yes", "yes", "no", "no"]
-    assert (float(rows(found.stdout)[0]["p_yes"]) < 0.5) == (unlikely == 1)
-    assert (f"{unlikely} of 4 have a class" in found.stderr) == (unlikely > 0)
-    assert found.stderr.count("likeliest") == unlikely
-    assert "likeliest" not in veilgraph("predict", run.path, "--ids", "x,y").stderr
+    assert [row["class"] for row in rows(found.stdout)] == ["no", "yes", "no", "no"]
+    assert float(rows(found.stdout)[0]["p_yes"]) == pytest.approx(0.6 / (0.6 + 0.4 * math.e), abs=1e-6)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"[1, 2]", b'[["a", 1]]', b"{", b""])

@@ -10,6 +10,7 @@ from veilgraph.core.chain import Heads, check_chain, digest, whole_lines
 from veilgraph.core.errors import RunError
 
 FIRST = b'{"a": 1}\n'
+DEEP = b"[" * 10_000 + b"]" * 10_000
 LINES = [FIRST, b'{"previous": "%s", "a": 2}\n' % digest(FIRST).encode()]
 
 
@@ -21,7 +22,10 @@ def test_a_torn_line_is_no_line_and_a_missing_file_has_none(tmp_path: Path) -> N
     check_chain(path, LINES)
 
 
-@pytest.mark.parametrize("line", [b"", b"[]", b"{", b'{"a": 2}', b'{"previous": 1}', b'{"previous": ""}', b"\xff"])
+FORGED = [b"", b"[]", b"{", b'{"a": 2}', b'{"previous": 1}', b'{"previous": ""}', b"\xff", DEEP]
+
+
+@pytest.mark.parametrize("line", FORGED)
 def test_a_line_that_does_not_name_the_one_before_is_named(line: bytes) -> None:
     with refused(RunError, key="x.jsonl", value=3):
         check_chain(Path("x.jsonl"), [*LINES, line])

@@ -27,7 +27,8 @@ def test_a_folder_keeps_for_whoever_opens_it_next_and_tells_damage(tmp_path: Pat
     assert kept is not None
     assert kept.facts == {"number": 1}
     path = FolderKeeper(tmp_path).path("release")
-    for damaged in (path.read_bytes()[:20], save({"rows": torch.ones(2)})):  # the second has no facts
+    deep = save({"rows": torch.ones(2)}, {"facts": "[" * 10_000})
+    for damaged in (path.read_bytes()[:20], save({"rows": torch.ones(2)}), deep):  # the second has no facts
         path.write_bytes(damaged)
         with refused(RunError, key=path):
             FolderKeeper(tmp_path).get("release")

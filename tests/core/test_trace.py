@@ -83,7 +83,7 @@ def test_threads_lose_no_event() -> None:
     assert len(trace._events) == 4000
 
 
-@pytest.mark.parametrize("content", [None, "", "[1]", "{}"])
+@pytest.mark.parametrize("content", [None, "", "[1]", "{}", "[" * 10_000])
 def test_a_trace_that_is_missing_or_damaged_is_named(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "A").write_text(content, encoding="utf-8")

@@ -24,7 +24,7 @@ SITES = ROLES.holders
 HERE = ROLES.deals
 LOST_SHOP = Failure.of(LinkTimeout("shop gave no sign of life for 20 s", party="shop"), "bank")
 LOST_BANK = Failure.of(PeerFailed("server cannot receive from bank: bank closed its link", party="bank"), SERVER)
-STOPPED = Failure.of(PeerFailed("the job was stopped"), SERVER)
+STOPPED = Failure.of(PeerFailed("the job was stopped", party=SERVER), SERVER)
 
 
 FEW = Failure.of(ProtocolError("2 of 3 holders are left, and the sum needs 3", code="too-few"), SERVER)
@@ -34,6 +34,8 @@ SILENT_SHOP = Failure.of(PeerFailed("shop gave no sign of life for 20 s", code="
 HEARD_STOP = Failure.of(PeerFailed("bank stopped; its own log says why", code="stopped", party="bank"), "shop")
 BOTH = [(ITS_LOG_SAYS, "bank"), (ITS_LOG_SAYS, "shop")]
 MISSES_NOBODY = Failure(kind="PeerFailed")
+GONE_SHOP = Failure(kind="PeerFailed", lost="shop")
+LATE = Failure(kind="LinkTimeout", lost="bank")
 
 
 @pytest.mark.parametrize(
@@ -60,6 +62,10 @@ MISSES_NOBODY = Failure(kind="PeerFailed")
         ({"bank": SILENT_SHOP, "telco": SILENT_SHOP, "shop": HEARD_STOP, HERE: SILENT_SHOP}, None, [(LOST, "shop")]),
         ({"bank": LOST_SHOP, "shop": Failure(kind="LinkTimeout", lost="bank")}, None, [(LOST, "bank"), (LOST, "shop")]),
         ({"bank": LOST_SHOP, "shop": HEARD_STOP, "telco": OWN}, None, [(ITS_LOG_SAYS, "telco")]),
+        # Where all miss somebody, whom most miss was lost; a site that was stopped with the rest is not named for it.
+        ({"bank": GONE_SHOP, "shop": HEARD_STOP, HERE: GONE_SHOP}, None, [(LOST, "shop")]),
+        ({"shop": LATE, "telco": LATE, "bank": LOST_SHOP}, None, [(LOST, "bank")]),
+        ({HERE: STOPPED, "bank": GONE_SHOP, "shop": STOPPED}, None, [(ITS_LOG_SAYS, "shop")]),
         # A sum that lacks a holder is no cause.
         ({"bank": LOST_SHOP, HERE: FEW}, "shop", [(LOST, "shop")]),
         ({"bank": LOST_SHOP, HERE: FEW, "shop": OWN}, None, [(ITS_LOG_SAYS, "shop")]),

@@ -291,9 +291,11 @@ def test_a_party_that_stops_says_why_and_one_that_is_stopped_ends_at_once() -> N
         waiting = pool.submit(failure, links["B"], "server")
         time.sleep(0.1)
         links["B"].abort("an administrator stopped it")
-        assert "administrator" in str(waiting.result(timeout=5))
+        stopped = waiting.result(timeout=5)
+        assert "administrator" in str(stopped)
+        assert (stopped.party, lost.party) == ("B", "A"), "who was stopped itself has lost nobody"
     assert "the job was stopped" in str(failure(links["server"], "B"))
-    with pytest.raises(PeerFailed):
+    with refused(PeerFailed, party="B"):
         links["B"].send("server", TAG, torch.ones(1))
     links["server"].close()
 

@@ -1,5 +1,6 @@
 """Paradigm local on three organisations' own tables: one has the edges, the others their customers' features."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from tests.paradigms.exported import edited
 from tests.paradigms.local import disclosed, kept, sent
 from tests.paradigms.local_tables import CLASSES, COMMON, OWN, party_file, tables
 from tests.paradigms.private import entries, kinds_sent, paid, refused_by_all
-from veilgraph.core.errors import BudgetSpent, ConfigError
+from veilgraph.core.errors import BudgetSpent, ConfigError, DataError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.launch.jobs import align, predict, train
 from veilgraph.samples.shipped import with_overrides
 
@@ -138,6 +140,25 @@ def test_a_mean_of_all_nodes_is_no_nodes_own_value(tmp_path: Path) -> None:
     nodes["features"][0]["missing"] = "0.5"
     edit(settings, "B", nodes=nodes)
     assert align(settings, tmp_path / "run")[""] == COMMON
+
+
+def test_a_check_of_tables_names_the_column_outside_the_range(tmp_path: Path) -> None:
+    settings = tables(tmp_path)
+    data = paradigm_of(settings).data
+    data.check_tables(settings)
+    path = party_file(settings, "B").parent / "nodes.csv"
+    fits = path.read_text(encoding="utf-8")
+    for value in (-10.5, 10.5):
+        own, common = (re.sub(rf"(?m)^({name}),([^,]*),[^,]*,", rf"\1,\2,{value},", fits) for name in ("B1", "n07"))
+        path.write_text(own, encoding="utf-8")
+        data.check_tables(settings)  # nothing is released of a node that the others lack
+        path.write_text(common, encoding="utf-8")
+        with refused(DataError, party="B", key="x2", value=value):
+            data.check_tables(settings)
+    nodes = yaml.safe_load(party_file(settings, "B").read_text())["nodes"]
+    nodes["features"][0]["scale"] = {"low": -3, "high": 3}
+    edit(settings, "B", nodes=nodes)
+    data.check_tables(settings)
 
 
 @nightly

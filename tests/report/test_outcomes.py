@@ -145,6 +145,18 @@ def test_calibrated_probabilities_foresee(made: Path, tmp_path: Path) -> None:
     assert found.foreseen == pytest.approx(shifted[UNSEEN].sum())
 
 
+def test_outcomes_of_whole_numbers_may_have_a_point(made: Path, tmp_path: Path) -> None:
+    run = tmp_path / "numbers"
+    shutil.copytree(made, run)
+    store = RunDirectory.open(run).party("A")
+    known = store.ids()
+    assert known is not None
+    save_predictions(store, Predicted(torch.tensor([[0.2, 0.8]]).repeat(NODES, 1)), known, ["0", "1"])
+    table = outcomes(tmp_path / "o.csv", [(text, f"{place % 4 > 0:d}.0", "") for place, text in enumerate(known)])
+    (found,) = watch([run], OutcomeTable(table.file, "who", "what")).watched
+    assert found.found == pytest.approx(0.75 * found.nodes, rel=0.1)
+
+
 def test_of_more_classes_those_are_counted_that_were_taken_rightly(made: Path, tmp_path: Path) -> None:
     run = tmp_path / "three"
     shutil.copytree(made, run)

@@ -133,6 +133,7 @@ def test_an_audit_of_another_job_is_said_to_be_that(copy: Copy) -> None:
     ("content", "says"),
     [
         ("{", "damaged"),
+        ("[" * 10_000, "damaged"),
         ("[]", "not an audit of version 2"),
         (json.dumps({**audit(job="plain"), "version": 1}), "not an audit of version 2"),
         (json.dumps({**audit(job="plain"), "findings": [{}]}), r"not an audit \(findings"),

@@ -16,6 +16,7 @@ from tests.report.conftest import Copy, page_of, part_of
 from tests.report.made import two_classes
 from veilgraph.core.errors import RunError
 from veilgraph.graph.party import load_party, save_party
+from veilgraph.nn.calibration import Calibration
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Predicted
 from veilgraph.report.evaluation import evaluation_section
@@ -166,6 +167,17 @@ def test_predictions_are_paired_with_labels_node_by_node(copy: Copy) -> None:
         store, Predicted(held.probabilities[mixed]), [ids[place] for place in mixed.tolist()], held.class_names
     )
     check()
+
+
+def test_confusions_are_of_the_class_by_which_the_network_was_judged(copy: Copy) -> None:
+    run = two_classes(copy("plain"))
+    store = RunDirectory.open(run).party("A")
+    held = load_predictions(store)
+    save_predictions(store, Predicted(held.uncalibrated), calibration=Calibration(1.0, (9.0, -9.0)))
+    told = read_predictions(read_run(RunDirectory.open(run)))
+    assert isinstance(told, LabelledPredictions)
+    assert np.array_equal(told.test.taken, told.test.own.argmax(axis=1))
+    assert (told.test.taken != told.test.likely.argmax(axis=1)).any()
 
 
 def test_guessing_is_by_the_most_frequent_class_of_the_judged_nodes(copy: Copy) -> None:

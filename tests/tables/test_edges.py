@@ -27,7 +27,7 @@ from veilgraph.report.tables import party_tables
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.organisations import Export, export_party
 from veilgraph.tables.describe import describe_party
-from veilgraph.tables.edges import EdgeTable, RemoteNodes
+from veilgraph.tables.edges import EdgeTable, RemoteNodes, read_edges
 from veilgraph.tables.settings import says_weights
 
 ENDS = {"a": ["u", "v", "u"], "b": ["v", "007", "007"]}
@@ -71,6 +71,13 @@ def test_ends_at_other_holders_become_rows_behind_ones_own(tmp_path: Path) -> No
     everybody = RemoteNodes("P", None)
     assert len(read_edge_table(tmp_path, columns, everybody, **holders).source) == 5
     assert "elsewhere/w" in everybody.ids
+
+
+def test_moved_edges_are_those_over_the_moved_nodes(tmp_path: Path) -> None:
+    rows, order = {"a": ["u", "v", "007", "u"], "b": ["v", "007", "007", "007"]}, np.array([2, 0, 1])
+    moved = read_edge_table(tmp_path, rows).move(order)
+    anew = read_edges(party(edges=[{}]).edges[0], tmp_path, IDS.take(order))
+    assert ends(moved) == ends(anew) == [(1, 2), (2, 0), (0, 0), (1, 0)]
 
 
 def test_some_ids_of_other_organisations_customers_are_named_with_their_column(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Nodes of one file or several: what is read, and how ids join labels and further tables."""
 
 import decimal
+import math
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,27 @@ def test_booleans_and_integers_as_classes(tmp_path: Path, values: list[Any], cla
     write(tmp_path / "n.parquet", {"id": ["u", "v"], "x": ["1", "2"], "y": values, "part": ["train", "val"]})
     table = read_nodes(party(["x"], LABEL | {"classes": classes}, SPLIT, nodes="n.parquet"), tmp_path)
     assert said(table)[0] == [1, 0]
+
+
+@pytest.mark.parametrize("values", [["1.0", "0", None, "1"], [1.0, 0.0, math.nan, 1.0]])
+@pytest.mark.parametrize("classes", [["0", "1"], ["0.0", "1."]])
+def test_whole_numbers_as_classes_have_no_point(tmp_path: Path, values: list[Any], classes: list[str]) -> None:
+    write(tmp_path / "n.parquet", {"id": ["u", "v", "w", "z"], "x": ["1"] * 4, "y": values})
+    settings = party(["x"], LABEL | {"classes": classes}, FRACTIONS, nodes="n.parquet")
+    assert settings.nodes.label is not None
+    assert settings.nodes.label.classes == ("0", "1")
+    labels = read_nodes(settings, tmp_path).labels
+    assert labels is not None
+    assert labels.tolist() == [1, 0, MISSING, 1]
+
+
+def test_a_fraction_is_no_whole_class(tmp_path: Path) -> None:
+    settings = party(["x"], LABEL | {"classes": ["1.0", "1.5"]}, FRACTIONS)
+    assert settings.nodes.label is not None
+    assert settings.nodes.label.classes == ("1.0", "1.5")
+    write(tmp_path / "n.parquet", {"id": ["u", "v"], "x": ["1", "2"], "y": [0.0, 0.5]})
+    with refused(DataError, key="y"):
+        read_nodes(party(["x"], LABEL | {"classes": ["0", "1"]}, FRACTIONS, nodes="n.parquet"), tmp_path)
 
 
 def test_a_column_that_is_twice_in_a_header_has_a_number(tmp_path: Path) -> None:

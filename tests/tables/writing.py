@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from veilgraph.graph.build import build_graph, common_first, read_table
+from veilgraph.graph.build import build_graph, common_first, read_edge_tables, read_table
 from veilgraph.protocol.party_settings import parse_party_settings
 from veilgraph.tables.edges import read_edges
 from veilgraph.tables.encode import fit_encoding
@@ -61,10 +61,13 @@ def build(settings, folder, common=None, encoding=None, scaling="none", *, per_n
     """The graph of a party's tables; ``common``: the ids that all holders know, each once, in their order."""
     table = read_table(settings, folder, encoding, scaling)
     encoding = fit_encoding(table, scaling) if encoding is None else encoding
-    if common is not None:
-        places = {name: row for row, name in enumerate(table.ids.to_pylist())}
-        table = common_first(table, np.array([places[name] for name in common], np.int64))
-    return build_graph(settings, folder, table, encoding, None if common is None else len(common), per_node=per_node)
+    if common is None:
+        return build_graph(settings, folder, table, encoding, per_node=per_node)
+    places = {name: row for row, name in enumerate(table.ids.to_pylist())}
+    order = common_first(len(places), np.array([places[name] for name in common], np.int64))
+    edges = [each.move(order) for each in read_edge_tables(settings, folder, table)]
+    table = table.take(order)
+    return build_graph(settings, folder, table, encoding, len(common), per_node=per_node, tables=edges)
 
 
 def read_edge_table(folder, columns, elsewhere=None, **settings):

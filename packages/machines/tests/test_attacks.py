@@ -6,7 +6,7 @@ import socket
 import stat
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -77,7 +77,7 @@ class Leading(threading.Thread):
         return self.error
 
 
-@pytest.mark.parametrize("host", ["8.8.8.8", "0.0.0.0", "172.32.0.1"])
+@pytest.mark.parametrize("host", ["8.8.8.8", "0.0.0.0", "172.32.0.1", "100.64.0.9", "240.0.0.1", "255.255.255.255"])
 def test_an_address_that_others_reach_is_refused_in_the_party_file_and_as_what_a_name_stands_for(host, monkeypatch):
     with refused(ConfigError, key="machines.address", value=f"{host}:29500"):
         parse_party_settings({**PARTY, "machines": {"count": 2, "address": f"{host}:29500"}})
@@ -88,7 +88,7 @@ def test_an_address_that_others_reach_is_refused_in_the_party_file_and_as_what_a
         private_address(named.host, "machines.address")
 
 
-@pytest.mark.parametrize("host", ["10.0.0.5", "192.168.7.7", "172.31.0.1", "100.64.0.9", "169.254.1.1", "127.0.0.1"])
+@pytest.mark.parametrize("host", ["10.0.0.5", "192.168.7.7", "172.31.0.1", "169.254.1.1", "127.0.0.1"])
 def test_a_private_address_is_taken(host):
     parse_party_settings({**PARTY, "machines": {"count": 2, "address": f"{host}:29500"}})
     assert private_address(host, "machines.address") == host
@@ -358,17 +358,21 @@ def test_a_machine_attends_job_after_job_until_it_would_be_refused_again(monkeyp
 
 
 @nightly
-def test_who_listens_at_the_address_and_is_no_store_lets_the_machine_wait():
-    with socket.create_server((LOOPBACK, 0)) as listener:
+@pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""], ids=["the web", "nothing"])
+def test_who_listens_at_the_address_and_is_no_store_lets_the_machine_wait(says):
+    with socket.create_server((LOOPBACK, 0)) as listener, ExitStack() as silent:
 
-        def serves_the_web():
+        def serves():
             with suppress(OSError):
                 while True:
                     connection, _ = listener.accept()
-                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                    connection.close()
+                    if says:
+                        connection.sendall(says)
+                        connection.close()
+                    else:
+                        silent.enter_context(connection)
 
-        threading.Thread(target=serves_the_web, daemon=True).start()
+        threading.Thread(target=serves, daemon=True).start()
         with refused(LinkError, code="machine-gone"):
             reached_store(*listener.getsockname())
         listener.shutdown(socket.SHUT_RDWR)

@@ -342,3 +342,12 @@ def test_the_rarer_of_two_classes_comes_last_as_average_precision_is_of_it(tmp_p
     _, settings = init([tmp_path / "n.csv"], out, "--label", "found")
     assert settings.nodes.label.classes == (common, rare)
     assert "# the second is looked for" in out.read_text()
+
+
+def test_classes_of_whole_numbers_are_drafted_without_a_point(tmp_path):
+    ids, found = [f"c{n}" for n in range(60)], ["1.0", "0.0", "0", None] * 15
+    write(tmp_path / "n.csv", {"customer_id": ids, "age": [20 + n for n in range(60)], "found": found})
+    _, settings = init([tmp_path / "n.csv"], tmp_path / "p.yaml", "--label", "found")
+    assert settings.nodes.label.classes == ("0", "1")
+    assert '["0", "1"]' in (tmp_path / "p.yaml").read_text(encoding="utf-8")
+    assert describe_party(settings, tmp_path).classes == {"0": 30, "1": 15}

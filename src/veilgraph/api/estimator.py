@@ -83,10 +83,7 @@ class FederatedNodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         return self
 
     def predict(self, X: Any = None) -> np.ndarray:  # noqa: ANN401
-        """Classes of nodes [n], as the network chooses them; ``X`` as for ``predict_proba``.
-
-        With weighted classes a rare one is chosen from about its share on, so it need not be the likeliest.
-        """
+        """Classes of nodes [n], those of the highest ``predict_proba``, which has the same ``X``."""
         found = self._predictions(X)
         return np.asarray(self.classes_[found.classes.numpy()])
 

@@ -11,7 +11,6 @@ coalitions a claim is made.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +20,7 @@ from typing import Any, Final, TypeAlias, TypedDict, TypeVar, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic_core import from_json
 from sklearn.decomposition import TruncatedSVD
 from torch import Tensor
 
@@ -165,11 +165,11 @@ class AuditContext:
 
     def ledger(self, party: PartyId) -> list[dict[str, Any]]:
         """The entries of a holder's ledger; a ``DataError`` where that is not here."""
-        return [json.loads(line) for line in self._ledger_file(party, LEDGER).splitlines()[1:]]
+        return [from_json(line) for line in self._ledger_file(party, LEDGER).splitlines()[1:]]
 
     def ledger_summary(self, party: PartyId) -> dict[str, Any]:
         """The summary of a holder's ledger, its total ε included; a ``DataError`` where that is not here."""
-        return cast(dict[str, Any], json.loads(self._ledger_file(party, LEDGER_SUMMARY)))
+        return cast(dict[str, Any], from_json(self._ledger_file(party, LEDGER_SUMMARY)))
 
     def _ledger_file(self, party: PartyId, name: str) -> str:
         path = self.run.party_path(party) / name

@@ -5,7 +5,7 @@ watch what came of them.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -23,6 +23,8 @@ with deferred():
     from veilgraph.runtime.store.predictions import csv_of_holders, load_by_holder, name_next_nodes
     from veilgraph.runtime.store.run_directory import RunDirectory
 
+_TIED: Final = 10  # nodes with one score, and a tenth of all, are mentioned
+
 
 @command("predict", "veilgraph predict runs/digits --nodes 1,5,7 --out predictions.csv", json=True)
 def predict_command(
@@ -38,8 +40,8 @@ def predict_command(
 ) -> None:
     """Predict classes and their probabilities with a trained run, through the same joint protocol.
 
-    A class is the network's own choice, made before probabilities were calibrated, so it need not be the likeliest. To
-    decide by probabilities, use the threshold on the page of veilgraph report.
+    A class is the one of the highest calibrated probability. To flag more nodes, use the threshold on the page of
+    veilgraph report.
 
     A run from tables reads them again: nodes added since training are predicted too. In the label holder's part of a
     run across organisations, or any holder's of a horizontal one, the newest joint inference is shown; make a new one
@@ -89,11 +91,12 @@ def predict_command(
         with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
             write_whole(out, text.encode())
         echo(f"wrote {len(records)} predictions to {out}")
-    if unlikely := sum(each.count_unlikely() for each in found.values()):
-        say(
-            f"{unlikely} of {len(records)} have a class that is not their likeliest: it is the network's own choice, "
-            f"and probabilities were calibrated since; a threshold for them: veilgraph report {run}"
-        )
+    for holder, each in found.items():
+        if (tied := each.count_tied()) >= max(_TIED, len(each.nodes) // _TIED):
+            say(
+                f"{holder}{': ' if holder else ''}{tied} of {len(each.nodes)} have the same score, so nothing ranks "
+                "them: look for edge weights or columns far larger than others (veilgraph data check)"
+            )
 
 
 @command("explain", "veilgraph explain runs/fraud --ids C17", json=True)

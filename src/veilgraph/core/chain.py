@@ -16,6 +16,8 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
+from pydantic_core import from_json
+
 from veilgraph.core.errors import RunError
 
 
@@ -49,7 +51,7 @@ def check_chain(path: Path, lines: Sequence[bytes]) -> None:
     """Check that every line but the first names the one before it; the ``RunError`` names the first that does not."""
     for number, (before, line) in enumerate(pairwise(lines), start=2):
         with suppress(ValueError):
-            content = json.loads(line)
+            content = from_json(line)
             if isinstance(content, dict) and content.get("previous") == digest(before):
                 continue
         raise RunError(

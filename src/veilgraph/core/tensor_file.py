@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
+from pydantic_core import from_json
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -55,8 +56,8 @@ def _open_with_facts(path: Path) -> Iterator[tuple[Any, Record]]:
     """Open a safetensors file in the block, and read its facts; ``RunError``: it is missing or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
-            yield file, json.loads((file.metadata() or {})["facts"])
-    except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
+            yield file, from_json((file.metadata() or {})["facts"])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise RunError(f"{path}: missing or damaged ({error}); delete it and resume, or train again") from error
 
 

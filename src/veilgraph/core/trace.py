@@ -6,13 +6,14 @@ of the monotonic clock, which all processes of a machine share: traces of its pa
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
+
+from pydantic_core import from_json
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_json
@@ -114,7 +115,7 @@ def merge_traces(paths: Iterable[Path], path: Path) -> dict[str, int]:
     events, dropped = list[Event](), dict[str, int]()
     for part in paths:
         try:
-            trace = json.loads(part.read_text(encoding="utf-8"))
+            trace = from_json(part.read_text(encoding="utf-8"))
             events += trace["traceEvents"]
             dropped |= trace["otherData"]["dropped"]
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -6,6 +6,7 @@ says the whole error where all parties have the same one, made of their first me
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Final, Self
 
@@ -52,7 +53,7 @@ class Failure(Exact):
     @classmethod
     def of(cls, error: VeilgraphError, party: PartyId | None) -> Self:
         """Make what others are told of the error with which ``party`` ended."""
-        lost = (error.party or "") if isinstance(error, CONSEQUENCES) else ""
+        lost = error.party or "" if isinstance(error, CONSEQUENCES) and error.party != party else ""
         whole = error.to_json() if party == SERVER and error.code in AGREED else ""
         kind = PeerFailed if error.code == _TOO_FEW else LinkTimeout if error.code == _SILENT else type(error)
         return cls(kind=kind.__name__, lost=lost, error=whole if len(whole) <= _MOST_CHARACTERS else "")
@@ -87,22 +88,27 @@ def errors_of(
 
     ``ended`` is the site whose process was the first to end without a word. The errors are those of sites that failed
     by themselves, a whole one first. Without any they name a lost site: ``ended``, else one that others miss and that
-    said nothing, else those that failed and miss nobody, else those that others waited for in vain. Such a site may
-    have come late, and say that it lost those that had given it up.
+    said nothing, else those that failed and miss nobody, first those that others miss, else those that most others
+    waited for in vain, or miss. Such a site may have come late, and say that it lost those that had given it up.
     """
     causes = {site for site, failure in failures.items() if not failure.is_consequence}
     at = {SERVER: roles.deals}
     missed = {at.get(failure.lost, failure.lost): site for site, failure in failures.items()}
+    count = Counter(at.get(failure.lost, failure.lost) for failure in failures.values())
     silent = [site for site in sites if site not in failures and site in missed]
     if not causes and ended in sites and ended not in failures:
         words = "its process of the job ended without a word; look at its site's log, and at what else its machine says"
         return [PeerFailed(f"{_site_words(ended, roles)}: {words}", code=LOST, party=ended)]
     if not causes and silent:
         return [_lost_error(site, missed[site], roles) for site in silent]
-    named = causes or {site for site, failure in failures.items() if not failure.lost}
+    alone = {site for site, failure in failures.items() if not failure.lost}
+    named = causes or alone & missed.keys() or alone
     waited = {at.get(failure.lost, failure.lost): site for site, failure in failures.items() if failure.is_timeout}
-    if not named and waited:
-        return [_lost_error(site, waited[site], roles) for site in sites if site in waited]
+    if not named:
+        among = [site for site in sites if site in (waited or missed)]
+        most = [site for site in among if count[site] == max(count[each] for each in among)]
+        if waited or len(most) == 1:
+            return [_lost_error(site, (waited or missed)[site], roles) for site in most]
     named = named or set(failures)
     errors = (error_of(site, failure, roles) for site, failure in failures.items() if site in named)
     return sorted(errors, key=lambda error: error.code not in AGREED)

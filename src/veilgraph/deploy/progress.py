@@ -5,7 +5,6 @@ Nobody is asked and nothing is sent. At most the end of a file is read, so that 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
+from pydantic_core import from_json
 
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.files import write_whole
@@ -229,7 +229,7 @@ def epsilon_of(kit: Kit, job: SiteJob) -> float | None:
         return None
     for line in reversed(tail(folder / LEDGER).splitlines()):
         with suppress(ValueError, TypeError, AttributeError):
-            entry = json.loads(line)
+            entry = from_json(line)
             if "total" in entry:
                 return float("inf") if entry["total"] is None else float(entry["total"])
             return 0.0 if "ledger" in entry else None
@@ -240,7 +240,7 @@ def drift_of(kit: Kit, job: SiteJob) -> tuple[int, float] | None:
     """How many columns and relations of a job's newest prediction have moved, and the largest PSI; None before one."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         if (folder := _part_folder(kit, job)) is not None:
-            found = [float(each["index"]) for each in json.loads((folder / DRIFT).read_bytes())["moved"]]
+            found = [float(each["index"]) for each in from_json((folder / DRIFT).read_bytes())["moved"]]
             return len(found), max(found, default=0.0)
     return None
 
@@ -278,7 +278,7 @@ def tail(path: Path) -> str:
 def _read_json(path: Path, kind: type[Any] = dict) -> Any:  # noqa: ANN401 - what JSON has
     """Read a JSON file; an empty ``kind`` where it cannot be read, or has another type."""
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        found = from_json(path.read_bytes())
+    except (OSError, ValueError):
         return kind()
     return found if isinstance(found, kind) else kind()

@@ -6,7 +6,6 @@ one, which the project file names. The server then hands on sealed messages and 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -15,6 +14,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import Encoding
 from pydantic import Field, ValidationError
+from pydantic_core import from_json
 
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import os_errors_as, write_whole
@@ -118,7 +118,7 @@ def _read_signed(path: Path, startup: Path) -> tuple[Roles, _Signed]:
             code="roles",
         )
     try:
-        return Roles.model_validate(json.loads(signed.said)), signed
+        return Roles.model_validate(from_json(signed.said)), signed
     except ValueError as error:
         raise DataError(f"{path}: is of another release; install one release everywhere", code="roles") from error
 

@@ -70,11 +70,18 @@ def read_table(
     return read_nodes(settings, base, encoding.columns, streams)
 
 
-def common_first(table: NodeTable, rows: Rows) -> NodeTable:
-    """Move the distinct ``rows`` of common nodes to the front, in the given order; the others keep theirs."""
-    rest = np.ones(table.num_nodes, dtype=bool)
+def common_first(nodes: int, rows: Rows) -> Rows:
+    """Return the order of ``nodes`` rows in which the distinct common ``rows`` come first; the others keep theirs."""
+    rest = np.ones(nodes, dtype=bool)
     rest[rows] = False
-    return table.take(np.concatenate([rows, np.flatnonzero(rest)]))
+    return np.concatenate([rows, np.flatnonzero(rest)])
+
+
+def read_edge_tables(
+    settings: TableSettings, base: Path, table: NodeTable, elsewhere: RemoteNodes | None = None
+) -> list[EdgeTable]:
+    """Read a party's edge tables over the rows of ``table``; ``DataError``: a rule is broken."""
+    return [read_edges(edges, base, table.ids, settings.ids, elsewhere) for edges in settings.edges]
 
 
 def build_graph(
@@ -87,15 +94,17 @@ def build_graph(
     per_node: bool = False,
     then: Sequence[Profile] = (),
     others: Sequence[PartyId] = (),
+    tables: Sequence[EdgeTable] | None = None,
 ) -> BuiltGraph:
-    """Read a party's edge tables and build its graph over the rows of ``table``; ``DataError``: a rule is broken.
+    """Build a party's graph over the rows of ``table`` and of its edge ``tables``; ``DataError``: a rule is broken.
 
-    All holders know the first ``num_common`` rows; None: all. ``per_node`` is as for ``encode``. ``then``: profiles of
-    the tables in training, whose bins the new profile reuses. ``others``: holders whose nodes are appended, where
-    edges lead to them, by ``graph.pooling.append_others``.
+    ``tables`` are read here, where they are None. All holders know the first ``num_common`` rows; None: all.
+    ``per_node`` is as for ``encode``. ``then``: profiles of the tables in training, whose bins the new profile reuses.
+    ``others``: holders whose nodes are appended, where edges lead to them, by ``graph.pooling.append_others``.
     """
     elsewhere = RemoteNodes(settings.party, tuple(others))
-    tables = [read_edges(edges, base, table.ids, settings.ids, elsewhere) for edges in settings.edges]
+    if tables is None:
+        tables = read_edge_tables(settings, base, table, elsewhere)
     edge_index, edge_weight, edge_features = _join_edges(tables)
     relations = tuple(Relation(name, hops) for name, hops in check_reaches(settings.edges).items())
     told_apart = are_told_apart(relations)
@@ -123,7 +132,7 @@ def build_graph(
     return BuiltGraph(graph, ids, written, encoding, profiles(table, tables, then))
 
 
-def _join_edges(tables: list[EdgeTable]) -> tuple[Tensor, Tensor | None, Tensor | None]:
+def _join_edges(tables: Sequence[EdgeTable]) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Join tables' edges, undirected ones both ways: index [2, E], weights [E] or None, features [E, F_e] or None."""
     ends = [_with_reverse(tables, *names) for names in (("source", "target"), ("target", "source"))]
     edge_index = torch.empty(2, sum(map(len, ends[0])), dtype=torch.int64)
@@ -141,7 +150,7 @@ def _join_edges(tables: list[EdgeTable]) -> tuple[Tensor, Tensor | None, Tensor 
     return edge_index, weight, features
 
 
-def _with_reverse(tables: list[EdgeTable], name: str, backward: str = "") -> list[np.ndarray]:
+def _with_reverse(tables: Sequence[EdgeTable], name: str, backward: str = "") -> list[np.ndarray]:
     """List per table its attribute ``name``, then ``backward`` (default: ``name``) at its edges that have a reverse."""
     found = []
     for table in tables:
@@ -154,7 +163,7 @@ def _has_reverse(table: EdgeTable) -> Bools:
     return back
 
 
-def _join_relations(tables: list[EdgeTable], names: list[str]) -> Tensor:
+def _join_relations(tables: Sequence[EdgeTable], names: list[str]) -> Tensor:
     """The place in ``names`` of every edge's relation, in the order of ``_join_edges``: Tensor[E]."""
     found = [torch.empty(0, dtype=DTYPE)]
     for table in tables:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Final, NoReturn
 
 import torch
+from pydantic_core import from_json
 from torch import Tensor
 
 from veilgraph.core.arguments import kind_of
@@ -298,6 +299,6 @@ def relations_to_json(relations: Sequence[Relation]) -> str:
 def relations_from_json(text: str) -> tuple[Relation, ...]:
     """Parse what ``relations_to_json`` serialised; ``ValueError`` for anything else."""
     try:
-        return tuple(Relation(**each) for each in json.loads(text))
+        return tuple(Relation(**each) for each in from_json(text))
     except TypeError as error:
         raise ValueError(f"its relations are damaged: {error}") from error

@@ -154,7 +154,7 @@ class NatsLink(MailboxLink):
                 raise LinkTimeout(words, code="not-taken", key=tag, value=data.nbytes, party=to)
             if (failure := self._aborted or route.peer.failure) is not None:
                 words = f"{self.party} cannot send {tag} to {to}: {failure}"
-                raise PeerFailed(words, key=tag, party=to) from failure
+                raise PeerFailed(words, key=tag, party=failure.party or to) from failure
             self._check_sends(to, tag, closed=self._closing.is_set())
             route.queue.append((header, data))
             route.queued_bytes += size
@@ -182,7 +182,7 @@ class NatsLink(MailboxLink):
 
     def abort(self, why: str) -> None:
         """Ends at once because the job was stopped from outside: whoever uses this end gets ``PeerFailed(why)``."""
-        self._aborted = PeerFailed(why)
+        self._aborted = PeerFailed(why, party=self.party)  # which others lost, and which lost nobody
         self._mailbox.fail(None, self._aborted)
         self._end(0.0, _ABORTED)
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import listed
 from veilgraph.core.types import Link, PartyId
-from veilgraph.graph.build import BuiltGraph, build_graph, common_first, read_table
+from veilgraph.graph.build import BuiltGraph, build_graph, common_first, read_edge_tables, read_table
 from veilgraph.graph.features import scale_features
 from veilgraph.graph.federation import check_federation, find_only_label_holder, only_labelled
 from veilgraph.graph.party import PartyGraph
@@ -57,6 +57,7 @@ def align(own: Preparation) -> Prepared:
         return Prepared(found.identity, {"common_nodes": found.common, "set_sizes": dict(found.set_sizes)})
     party, folder, scaling = organisation.settings, organisation.folder, settings.data.feature_scaling
     table = read_table(party, folder, encoding, scaling, own.streams)
+    edges = read_edge_tables(party, folder, table)  # before a long alignment, which a faulty row would make vain
     stated = _agree_to_align(link, settings, organisation, table.num_nodes) if own.grows else None
     ids = table.ids.to_pylist()
     alignment = align_holder(link, holders, ids, stated=stated, known=own.known, grows=own.grows)
@@ -66,9 +67,10 @@ def align(own: Preparation) -> Prepared:
     if encoding is None:
         rows = rows[agree_on_order(link, holders, table.ids.take(rows.numpy()).to_pylist(), own.streams)]
         encoding = fit_encoding(table, scaling)
-    table = common_first(table, rows.numpy())  # in place of the other: tables may be large
+    order = common_first(table.num_nodes, rows.numpy())
+    table, edges = table.take(order), [each.move(order) for each in edges]  # in place: tables may be large
     per_node = link.party in settings.inputs.per_node
-    built = build_graph(party, folder, table, encoding, len(rows), per_node=per_node, then=own.then)
+    built = build_graph(party, folder, table, encoding, len(rows), per_node=per_node, then=own.then, tables=edges)
     facts = {"common_nodes": len(rows), "set_sizes": dict(alignment.set_sizes)}
     return Prepared(alignment.identity, facts, built)
 
@@ -86,7 +88,7 @@ def rebuild(own: Preparation, ids: Sequence[str], common: int) -> BuiltGraph | N
     places = {each: row for row, each in enumerate(table.ids.to_pylist())}
     if places.keys() != set(ids):
         return None
-    table = common_first(table, np.array([places[each] for each in ids[:common]], dtype=np.int64))
+    table = table.take(common_first(len(places), np.array([places[each] for each in ids[:common]], dtype=np.int64)))
     per_node = own.link.party in own.job.inputs.per_node
     return build_graph(party, folder, table, encoding, common, per_node=per_node, then=own.then)
 

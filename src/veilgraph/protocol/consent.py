@@ -27,6 +27,7 @@ from secrets import token_hex
 from typing import Final, Literal
 
 from pydantic import AwareDatetime, Field, SerializeAsAny, ValidationError
+from pydantic_core import from_json
 
 from veilgraph.core.chain import whole_lines
 from veilgraph.core.errors import ConfigError, RunError
@@ -405,7 +406,7 @@ def _read_waiting(path: Path) -> Waiting | None:
                 content = file.read()
             else:
                 return None
-        shown = json.loads(content)
+        shown = from_json(content)
         asked, settings = str(shown.pop("asked")), parse_job(shown.pop("settings"))
         return Waiting(JobRequest(**shown, settings=settings), asked, hashlib.sha256(content).hexdigest())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError):

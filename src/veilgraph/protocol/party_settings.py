@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Final, Literal, Self
 
@@ -15,13 +15,20 @@ from veilgraph.core.yaml_file import SettingsLoader, parse_yaml, read_yaml
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.tables.settings import TableSettings
 
-NOT_PRIVATE: Final = "a party's machines encrypt nothing; give an address of a network of theirs alone, as 10.0.0.5"
+_PRIVATE: Final = tuple(
+    map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "127.0.0.0/8"))
+)
+"""RFC 1918, link-local, loopback. A carrier's 100.64.0.0/10 has other customers in it, and the rest is reserved."""
+NOT_PRIVATE: Final = (
+    "a party's machines encrypt nothing; give an address of a network of theirs alone, in 10.0.0.0/8, 172.16.0.0/12 or "
+    "192.168.0.0/16"
+)
 
 
 def is_private(address: str) -> bool:
-    """Whether an IPv4 address is of one interface of a private network; raises ``ValueError`` where it is none."""
+    """Whether an IPv4 address is of a private network; raises ``ValueError`` where it is none."""
     parsed = IPv4Address(address)
-    return not (parsed.is_global or parsed.is_unspecified)
+    return any(parsed in network for network in _PRIVATE)
 
 
 class MachineSettings(Settings):

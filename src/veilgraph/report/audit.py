@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from pydantic import TypeAdapter
+from pydantic_core import from_json
 from rich.table import Table
 
 from veilgraph.audit.finding import AUDIT_FILE, AuditResult, Finding, Skipped
@@ -33,7 +33,7 @@ def read_audit(run: Path) -> AuditResult | None:
         return None
     again = f"audit again with: veilgraph audit {run}"
     with run_errors(path, again):
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = from_json(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict) or content.pop("version", None) != _VERSION:
             raise RunError(f"{path}: not an audit of version {_VERSION}; {again}")
         return TypeAdapter(AuditResult).validate_python(content)

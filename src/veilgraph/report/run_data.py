@@ -148,7 +148,7 @@ class Split:
     """Labelled and predicted nodes of one split: ``rows`` [T] are their places among the party's nodes.
 
     ``likely`` [T, C] are probabilities, calibrated where the run is; ``own`` [T, C] those that the network gives, which
-    figures are computed from; ``taken`` [T] is the class that it chose.
+    figures are computed from; ``taken`` [T] is the class that it chose, by which it was judged and selected.
     """
 
     rows: Whole
@@ -234,6 +234,6 @@ def _split_of(graph: PartyGraph, predictions: Predictions, rows: Tensor, mask: s
         nodes.numpy(),
         labels[nodes].numpy(),
         predictions.probabilities[places].double().numpy(),
-        predictions.classes[places].numpy(),
+        predictions.uncalibrated[places].argmax(dim=1).numpy(),
         predictions.uncalibrated[places].double().numpy(),
     )

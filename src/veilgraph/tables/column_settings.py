@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self, get_args
@@ -22,6 +23,8 @@ from pydantic import (
 from veilgraph.core.settings import Settings
 
 SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
+WHOLE: Final = r"(-?[0-9]+)(?:\.0*)?"
+"""Pattern of a whole number, with or without a decimal point."""
 
 
 def _check_suffix(path: Path) -> Path:
@@ -207,6 +210,13 @@ def _as_text(value: object) -> object:
 
 def _as_list(value: object) -> object:
     return [value] if isinstance(value, str | int) else value
+
+
+def whole_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names without a decimal point, 1 for 1.0, where all are whole numbers; else as they are."""
+    names = tuple(names)
+    found = [re.fullmatch(WHOLE, name.strip()) for name in names]
+    return tuple(each[1] for each in found if each) if all(found) else names
 
 
 def check_distinct(values: tuple[str, ...]) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from veilgraph.tables.source import (
     Column,
     Floats,
     Format,
+    Rows,
     codes_of,
     file_format,
     is_null,
@@ -100,6 +101,12 @@ class EdgeTable:
     repeated: int = 0
     valueless: int = 0
     strangers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def move(self, order: Rows) -> EdgeTable:
+        """Return the same edges over the node table's rows ``order`` [N], which are all of them."""
+        places = np.empty(len(order), np.int32)
+        places[order] = np.arange(len(order), dtype=np.int32)
+        return replace(self, source=places[self.source], target=places[self.target])
 
 
 def read_edges(

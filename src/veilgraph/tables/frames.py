@@ -149,7 +149,8 @@ def _to_arrow(key: str, given: Any) -> pa.Table:  # noqa: ANN401
         pandas = kind_of(given).startswith("pandas.")
         return pa.Table.from_pandas(given, preserve_index=False) if pandas else pa.table(given)
     except (pa.ArrowException, ValueError, TypeError) as error:
-        raise _unreadable(key, " ".join(str(error).split()), "give each column one name and one type") from error
+        why = " ".join("; ".join(map(str, error.args)).split())  # pyarrow's have two: why, and of which column
+        raise _unreadable(key, why, "give each column one name and one type") from error
 
 
 def _to_parquet(key: str, table: pa.Table) -> bytes:

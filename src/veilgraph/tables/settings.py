@@ -27,6 +27,7 @@ from veilgraph.tables.column_settings import (
     TimeFormat,
     check_distinct,
     stem,
+    whole_names,
 )
 
 
@@ -287,7 +288,7 @@ class LabelSettings(FormatSettings):
     @field_validator("classes")
     @classmethod
     def _check_classes(cls, values: tuple[str, ...]) -> tuple[str, ...]:
-        return check_distinct(values)
+        return check_distinct(whole_names(values))
 
 
 class SplitColumn(Settings):

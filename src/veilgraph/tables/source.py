@@ -12,7 +12,7 @@ import csv
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import count, islice
@@ -27,6 +27,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.tables.column_settings import (
     CYCLES,
     PLAIN_NUMBERS,
+    WHOLE,
     DateSettings,
     FormatSettings,
     IdSettings,
@@ -239,7 +240,7 @@ class Column:
             or pa.types.is_boolean(kind)
             or pa.types.is_null(kind)
         ):
-            self.refuse_type("numbers", "write it as numbers, or leave the column out")
+            self.refuse_type("numbers", "write it as numbers, make days of dates (features: date), or leave it out")
         try:
             wide = pc.cast(values, pa.float64(), safe=False)
         except pa.ArrowInvalid:
@@ -273,10 +274,20 @@ class Column:
         return numbers
 
     def codes(self, vocabulary: Iterable[str]) -> Codes:
-        """Index of each stripped value in the vocabulary: int32 [n], ``MISSING`` without a value, else ``OTHER``."""
-        text = pc.utf8_trim_whitespace(self.text())
-        words = pa.array([each.strip() for each in vocabulary], pa.string())
-        return codes_of(pc.if_else(pc.equal(text, ""), None, text), words)
+        """Index of each stripped value in the vocabulary: int32 [n], ``MISSING`` without a value, else ``OTHER``.
+
+        Of a vocabulary of whole numbers 1.0 is 1, as a column of them is written that has missing values.
+        """
+        words, column = [each.strip() for each in vocabulary], self
+        is_whole = all(each.removeprefix("-").isdecimal() for each in words)
+        if is_whole and pa.types.is_floating(self.values.type):
+            with suppress(pa.ArrowInvalid):  # of a fraction, whose type is refused below
+                known = pc.if_else(pc.is_nan(self.values), None, self.values)
+                column = replace(self, values=pc.cast(known, pa.int64()))
+        text = pc.utf8_trim_whitespace(column.text())
+        if is_whole:
+            text = pc.replace_substring_regex(text, f"^{WHOLE}$", r"\1")
+        return codes_of(pc.if_else(pc.equal(text, ""), None, text), pa.array(words, pa.string()))
 
     def times(self, written: str | Sequence[str] | None = None) -> Times:
         """Values as datetime64[us] [n], in UTC, NaT where missing; ``written``: formats, the first that fits."""

@@ -236,6 +236,11 @@ def test_rates_fall_with_the_width_of_standardised_columns(columns: int, halving
 def test_a_rate_too_small_to_compute_with_is_refused() -> None:
     with refused(ConfigError, key="train.learning_rate"):
         small_job(2, {"train": {"learning_rate": 1e-3}})
+    refused_pairs = ((4.0, 0.25), (None, 1.0), (2.0**12, None))  # None: what suits a trial
+    for train in ({"learning_rate": rate, "weight_decay": decay} for rate, decay in refused_pairs):
+        with refused(ConfigError, code="decays", key="train.learning_rate"):
+            plan_of(small_job(2, {"train": train}))
+    plan_of(small_job(2, {"train": {"learning_rate": 4.0, "weight_decay": 0.2}}))
 
 
 def test_where_no_step_is_judged_the_one_trial_has_hops() -> None:

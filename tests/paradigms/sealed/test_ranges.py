@@ -226,7 +226,7 @@ WILD: Final = [("linear", STANDARD), ("mlp", STANDARD), ("mlp", {})]
 def wild(network: str, changes: Settings) -> tuple[SealedJob, list[PartyGraph]]:
     """A job at a rate that makes numbers wrap around."""
     return small_job(
-        2, {"model": {"network": network}, "train": {"learning_rate": RATE, "epochs": 4}}, changes
+        2, {"model": {"network": network}, "train": {"learning_rate": RATE, "weight_decay": 0, "epochs": 4}}, changes
     ), small_graphs()
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from pydantic_core import from_json
 from torch import Tensor, nn
 
 from veilgraph.nn.layers import Masks, zero_with_gradients
@@ -62,7 +63,7 @@ class Recipe:
     @classmethod
     def of_tensor(cls, tensor: Tensor) -> Recipe:
         """The inverse of ``to_tensor``."""
-        facts = json.loads(tensor.numpy().tobytes())
+        facts = from_json(tensor.numpy().tobytes())
         return cls(**{**facts, "settings": local_settings(facts["settings"])})
 
 

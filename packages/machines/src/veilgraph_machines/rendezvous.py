@@ -11,11 +11,14 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
 from importlib.metadata import version
+from threading import Thread
 from typing import Any, Final
 
+from pydantic_core import from_json
 from torch.distributed import Store, TCPStore
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
@@ -66,17 +69,29 @@ def reached_store(host: str, port: int) -> TCPStore:
     """Connect to the leader's store; waits without end until somebody listens there.
 
     Raises:
-        LinkError: who listens there is no such store.
+        LinkError: who listens there is no such store, or says nothing for ten seconds.
     """
     while True:
         with suppress(OSError), socket.create_connection((host, port), _GREETING_S.total_seconds()):
             break
         time.sleep(_RETRY_S)
+    found = Future[TCPStore]()
+
+    def greet() -> None:
+        try:
+            found.set_result(TCPStore(host, port, timeout=_GREETING_S))
+        except RuntimeError as error:
+            found.set_exception(error)
+
+    Thread(target=greet, daemon=True).start()  # TCPStore waits for a greeting without end, whatever its timeout
     try:
-        return TCPStore(host, port, timeout=_GREETING_S)
-    except RuntimeError as error:
+        return found.result(_GREETING_S.total_seconds())
+    except (RuntimeError, TimeoutError) as error:
+        said = f"no word in {_GREETING_S.seconds} s" if isinstance(error, TimeoutError) else reason(error)
         raise LinkError(
-            f"{host}:{port}: who listens there is not the party's own process ({reason(error)})", code="machine-gone"
+            f"{host}:{port}: who listens there is not the party's own process ({said}); name its address and a port "
+            "of its own (machines.address)",
+            code="machine-gone",
         ) from error
 
 
@@ -172,7 +187,7 @@ def _machine_key(rank: int) -> str:
 def _read(store: Store, key: str) -> dict[str, Any]:
     """Read a JSON object from the store, waiting for it."""
     try:
-        found = json.loads(store.get(key))
+        found = from_json(store.get(key))
     except ValueError:
         found = None
     return found if isinstance(found, dict) else {}

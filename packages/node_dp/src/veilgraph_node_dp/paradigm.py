@@ -6,10 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
+from scipy.sparse import issparse
+
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.text import counted, listed
 from veilgraph.core.types import Kind, PartyId
+from veilgraph.graph.build import read_table
 from veilgraph.graph.dataset import load_for_learner
+from veilgraph.graph.features import to_numbers
 from veilgraph.graph.federation import check_federation
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.network import ModelSettings
@@ -18,12 +23,13 @@ from veilgraph.privacy.plan import Plan
 from veilgraph.protocol import messages as table
 from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.agreement import Hello
-from veilgraph.protocol.aligning import AlignedSessions
+from veilgraph.protocol.aligning import AlignedSessions, table_ids
 from veilgraph.protocol.costs import unread_of_passes
 from veilgraph.protocol.messages import Condition, Exposed, MessageSpec, Revelation, Route, WireFormat
-from veilgraph.protocol.organisation import Aligned
+from veilgraph.protocol.organisation import Aligned, Organisation
 from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.protocol.role import Role, RoleContext
+from veilgraph.tables.encode import encode, fit_encoding
 from veilgraph_node_dp.learner import Bystander, EdgePrivateLearner, LocalLearner, own_features
 from veilgraph_node_dp.mechanisms import feature_mechanism
 from veilgraph_node_dp.release import agree_on_release, checked, misplaced_labels, released_features
@@ -119,6 +125,29 @@ class _NodeDpData(seam.Data[NodeDpJob]):
         graphs = load_for_learner(data, data.label_party if private is None else private.holder, job.seed)
         _check_graphs(job, graphs)
         return Inputs(job, graphs)
+
+    def check_tables(self, job: NodeDpJob) -> None:
+        """Raise ``DataError`` where a common node has a feature outside the range that the job releases."""
+        release, ids = job.release.features, table_ids(job)
+        if release is None or not (common := set.intersection(*map(set, ids.values())) if ids else set()):
+            return
+        for party in job.duties.releasing:
+            own = Organisation.read((job.data.parties or {})[party], party)
+            table = read_table(own.settings, own.folder, None, job.data.feature_scaling)
+            encoding = fit_encoding(table, job.data.feature_scaling)
+            rows = [row for row, each in enumerate(table.ids.to_pylist()) if each in common]
+            x = to_numbers(encode(table.take(np.array(rows)), encoding, per_node=party in job.inputs.per_node))
+            ends = [each.toarray() if issparse(each) else each for each in (x.min(axis=0), x.max(axis=0))]
+            for column, value in zip(encoding.sources * 2, np.concatenate(ends, axis=None), strict=True):
+                if not release.low <= value <= release.high:
+                    raise DataError(
+                        f"party {party!r}: column {column!r} becomes {value:g}, outside the range from "
+                        f"release.features.low={release.low:g} to high={release.high:g}; give the column a declared "
+                        "range in the party file (nodes.features, scale), or have the job release a wider one",
+                        key=column,
+                        value=float(value),
+                        party=party,
+                    )
 
     def label_party(self, job: NodeDpJob, graphs: Sequence[PartyGraph]) -> PartyId:
         private = job.release.labels

@@ -14,7 +14,7 @@ from typing import Final
 import yaml
 
 from veilgraph.core.errors import DataError
-from veilgraph.tables.column_settings import NumberSettings
+from veilgraph.tables.column_settings import NumberSettings, whole_names
 from veilgraph.tables.describe import columns_used
 from veilgraph_wizard.choices import Choices, SplitByDate, SplitByKey
 from veilgraph_wizard.guess import Edges, Guess, Nodes, named, plain
@@ -319,11 +319,11 @@ class _Drafting:
         else:
             comment = ""
         yield f"  column: {_text(label.name)}{comment}"
-        classes = label.distinct
+        classes = tuple(dict.fromkeys(whole_names(label.distinct)))
         if self._choices.of_own_label:
             yield "  classes: [..., ...]"
         elif len(classes) == 2:
-            rows = Counter(value.strip() for value in label.known)
+            rows = Counter(whole_names(value.strip() for value in label.known))
             classes = tuple(sorted(classes, key=lambda each: -rows[each]))  # average precision is of the second
             yield f"  classes: [{', '.join(map(_text, classes))}]  # the second is looked for, as fraud is"
         else:

@@ -12,7 +12,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from veilgraph.core.errors import DataError, RunError
+from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
 from veilgraph.graph.federation import check_classes
@@ -110,10 +110,24 @@ def _slowed(trial: Trial, columns: int) -> Trial:
 
 
 def plan_of(job: SealedJob, sizes: Sizes | None = None) -> Plan:
-    """Build the public plan of a job's computation; its trials may depend on the number of columns in ``sizes``."""
+    """Build the public plan of a job's computation; its trials may depend on the number of columns in ``sizes``.
+
+    Raises ``ConfigError``: the weights of a trial would decay by more than they are in a step.
+    """
     model, train = job.model, job.train
+    trials = trials_of(job, None if sizes is None else sizes.width)
+    for rate, own in ((trial.learning_rate, trial.weight_decay) for trial in trials):
+        decay = own if train.weight_decay is None else train.weight_decay
+        if rate * decay >= 1:  # up to 2·(1 + momentum) they shrink, and then grow until no number holds them
+            raise ConfigError(
+                f"train.learning_rate={rate:g} times train.weight_decay={decay:g} is {rate * decay:g} and must stay "
+                "below 1: each step shrinks weights by that share; lower one of them",
+                code="decays",
+                key="train.learning_rate",
+                value=rate,
+            )
     return Plan(
-        trials=trials_of(job, None if sizes is None else sizes.width),
+        trials=trials,
         standard=job.data.feature_scaling == "standard",
         directed=model.directed,
         weighted_edges=model.edge_weights,

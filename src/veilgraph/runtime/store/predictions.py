@@ -48,8 +48,7 @@ class Predictions:
 
     Attributes:
         nodes: Tensor[n] int64, rows of the common nodes or, in paradigm horizontal, of the holder's own.
-        classes: Tensor[n] int64, as the network chooses them, by which it was judged and selected: where classes were
-            weighted, a rare one from about its share on. 0 where no classes are predicted.
+        classes: Tensor[n] int64, of the highest of ``probabilities``; 0 where no classes are predicted.
         probabilities: Tensor[n, C], rows sum to 1, calibrated where the holder could; C is 0 where none are predicted.
         ids: the nodes' ids as the holder's own table has them; vertical: where they came from tables, else None.
         class_names: C names where they came from tables with labels, else None.
@@ -94,12 +93,12 @@ class Predictions:
         """Tensor[n, C]: the network's own probabilities; ``probabilities`` where nothing calibrated them."""
         return self.probabilities if self.own is None else self.own
 
-    def count_unlikely(self) -> int:
-        """Count the nodes whose class is not the one of the highest probability, as calibration may have it."""
-        if not self.probabilities.shape[1]:
+    def count_tied(self) -> int:
+        """Count the nodes of the most frequent probabilities; 0 where no two have the same, or none are opened."""
+        if self.classes_alone or not self.uncalibrated.numel():
             return 0
-        chances = self.probabilities.gather(1, self.classes.unsqueeze(1)).squeeze(1)
-        return int((chances < self.probabilities.amax(dim=1)).sum())
+        most = int(torch.unique(self.uncalibrated, dim=0, return_counts=True)[1].max())
+        return most if most > 1 else 0
 
     def of(self, places: Sequence[int]) -> Predictions:
         """The predictions at some positions from 0 to n - 1 (not node numbers), in the order given."""
@@ -266,6 +265,7 @@ def load_predictions(store: PartyStore) -> Predictions:
     if prepared and opened is not None and opened.facts["prepared"] == prepared:
         tensors |= {"probabilities": opened.tensors["probabilities"], _ROWS: opened.tensors["nodes"]}
     own, class_names, calibration = tensors["probabilities"], facts.get("class_names"), calibration_in(facts)
+    probabilities = own if calibration is None else calibration.of(own)
     ids, alike = (None if each is None else tuple(each) for each in map(partial(unpack_ids, tensors), ("", _ALIKE)))
     askable = _rows_by_id(alike, ids) if prepared else {}
     if prepared and ids is not None:  # of every node, opened or not
@@ -273,8 +273,8 @@ def load_predictions(store: PartyStore) -> Predictions:
         ids, alike = (None if each is None else tuple(each[node] for node in nodes) for each in (ids, alike))
     return Predictions(
         tensors.get(_ROWS, torch.arange(len(own))),
-        own.argmax(dim=1) if own.shape[1] else torch.zeros(len(own), dtype=torch.int64),
-        own if calibration is None else calibration.of(own),
+        probabilities.argmax(dim=1) if own.shape[1] else torch.zeros(len(own), dtype=torch.int64),
+        probabilities,
         ids,
         None if class_names is None else tuple(class_names),
         str(facts.get("model_version", "")),

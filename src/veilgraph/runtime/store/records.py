@@ -8,7 +8,6 @@ records that a statement is about. A line is on the disk before anybody else hea
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,6 +16,7 @@ from typing import Annotated, Final, Literal, Self
 
 from cryptography import x509
 from pydantic import Field, ValidationError, model_validator
+from pydantic_core import from_json
 
 from veilgraph.core.chain import Heads, check_chain, digest, drop_torn, whole_lines
 from veilgraph.core.errors import ProtocolError, RunError
@@ -374,7 +374,7 @@ class _RecordCheck:
         check_chain(path, lines)
         for number, line in enumerate(lines, start=1):
             try:
-                content = json.loads(line)
+                content = from_json(line)
                 about = (content.get("job", self._run), content.get("party", self._party))
             except (ValueError, AttributeError) as error:
                 raise RunError(f"{path}, line {number}: not a line of a record ({error})") from error

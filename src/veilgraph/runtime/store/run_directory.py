@@ -54,6 +54,7 @@ from typing import Final, NamedTuple
 
 import torch
 from pydantic import TypeAdapter
+from pydantic_core import from_json
 
 from veilgraph.core.arguments import argument, resuming
 from veilgraph.core.chain import digest
@@ -155,7 +156,7 @@ class RunDirectory:
             return
         for path in (each / "disclosures.jsonl" for each in parties):
             if path.is_file() and any(
-                json.loads(line)["kind"] != _FACTS for line in path.read_text("utf-8").splitlines()
+                from_json(line)["kind"] != _FACTS for line in path.read_text("utf-8").splitlines()
             ):
                 return
         shutil.rmtree(self.path)
@@ -303,7 +304,7 @@ class PartyStore:
     def view_size(self) -> ViewSize | None:
         """The size that ``record_views`` set; None where views are not recorded."""
         kept = self._views / _PASSES
-        return ViewSize(*json.loads(kept.read_text(encoding="utf-8"))) if kept.is_file() else None
+        return ViewSize(*from_json(kept.read_text(encoding="utf-8"))) if kept.is_file() else None
 
     def new_view(self, work: str) -> ViewFile | None:
         """Make the file of a new session's view, NNN-<work>.messages; None where views are not recorded."""
