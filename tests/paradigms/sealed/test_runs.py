@@ -28,6 +28,7 @@ from veilgraph.paradigms.sealed import inputs
 from veilgraph.paradigms.sealed.inputs import max_degree_of, plan_of
 from veilgraph.paradigms.sealed.plan import OwnData
 from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram, logits_of
+from veilgraph.paradigms.sealed.roles import SealedDealer
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, LARGEST_WEIGHTED, SealedJob
 from veilgraph.paradigms.sealed.twin import chosen_twin, trained_twin
 from veilgraph.protocol.messages import rows_of
@@ -200,6 +201,32 @@ def test_a_dealer_ahead_of_the_holders_has_a_checkpoint_that_they_have(tmp_path:
         with pytest.raises(CutError):
             train(job, tmp_path / "run")
     assert resume(tmp_path / "run").summary["started_at"] == 2
+
+
+def test_a_step_before_a_checkpoint_is_dealt_while_holders_have_yet_to_save_the_one_before(tmp_path: Path) -> None:
+    """Else the dealer's line stands still meanwhile; its own next checkpoint waits for theirs."""
+    dealt, saves, forward, save = Event(), list[tuple[str, int]](), SealedDealer.forward, Checkpoints.save
+    train_settings = {"epochs": 5, "checkpoint_every": 2}
+    job = saved(tmp_path / "data", small_job(2, {"train": train_settings}), small_graphs())
+
+    def deal(self: SealedDealer, step: int, epoch: int | None) -> None:
+        forward(self, step, epoch)
+        if epoch == 4:
+            dealt.set()
+
+    def told(self: Checkpoints, epoch: int, tensors: Any, facts: Any) -> None:
+        party = self.path(epoch).parents[1].name
+        if party != SERVER and epoch == 2:
+            assert dealt.wait(20)
+        save(self, epoch, tensors, facts)
+        saves.append((party, epoch))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SealedDealer, "forward", deal)
+        patch.setattr(Checkpoints, "save", told)
+        train(job, tmp_path / "run")
+    assert saves.index((SERVER, 2)) < saves.index(("A", 2)) < saves.index((SERVER, 4))
+    assert saves.index(("B", 2)) < saves.index((SERVER, 4))
 
 
 @SHORT
