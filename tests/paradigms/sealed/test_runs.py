@@ -203,11 +203,14 @@ def test_a_dealer_ahead_of_the_holders_has_a_checkpoint_that_they_have(tmp_path:
     assert resume(tmp_path / "run").summary["started_at"] == 2
 
 
-def test_a_step_before_a_checkpoint_is_dealt_while_holders_have_yet_to_save_the_one_before(tmp_path: Path) -> None:
-    """Else the dealer's line stands still meanwhile; its own next checkpoint waits for theirs."""
-    dealt, saves, forward, save = Event(), list[tuple[str, int]](), SealedDealer.forward, Checkpoints.save
-    train_settings = {"epochs": 5, "checkpoint_every": 2}
-    job = saved(tmp_path / "data", small_job(2, {"train": train_settings}), small_graphs())
+@pytest.mark.parametrize("late", ["A", "B"])
+def test_a_step_is_dealt_before_a_late_holder_has_saved_and_the_dealer_saves_after_it(
+    late: str, tmp_path: Path
+) -> None:
+    """Else the dealer's line stands still meanwhile, or a dealer that ends has no checkpoint that the holder has."""
+    dealt, passed, ended, saves = Event(), Event(), Event(), list[tuple[str, int]]()
+    forward, save, finish = SealedDealer.forward, Checkpoints.save, Checkpoints.finish
+    job = saved(tmp_path / "data", small_job(2, {"train": {"epochs": 5, "checkpoint_every": 2}}), small_graphs())
 
     def deal(self: SealedDealer, step: int, epoch: int | None) -> None:
         forward(self, step, epoch)
@@ -216,17 +219,27 @@ def test_a_step_before_a_checkpoint_is_dealt_while_holders_have_yet_to_save_the_
 
     def told(self: Checkpoints, epoch: int, tensors: Any, facts: Any) -> None:
         party = self.path(epoch).parents[1].name
-        if party != SERVER and epoch == 2:
+        if (party, epoch) == (late, 2):
             assert dealt.wait(20)
+            assert not passed.wait(0.2)
+        if (party, epoch) == (late, 4):
+            assert not ended.wait(0.2)
+        if (party, epoch) == (SERVER, 4):
+            passed.set()
         save(self, epoch, tensors, facts)
         saves.append((party, epoch))
+
+    def end(self: Checkpoints, epoch: int, best: Any, facts: Any) -> None:
+        if self.path(epoch).parents[1].name == SERVER:
+            ended.set()
+        finish(self, epoch, best, facts)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SealedDealer, "forward", deal)
         patch.setattr(Checkpoints, "save", told)
+        patch.setattr(Checkpoints, "finish", end)
         train(job, tmp_path / "run")
-    assert saves.index((SERVER, 2)) < saves.index(("A", 2)) < saves.index((SERVER, 4))
-    assert saves.index(("B", 2)) < saves.index((SERVER, 4))
+    assert saves.index((late, 2)) < saves.index((SERVER, 4))
 
 
 @SHORT
