@@ -271,15 +271,11 @@ class SealedRole(Role):
         """Hook before an epoch, None: after the last, that keeps the dealer's checkpoints in step with the holders'."""
 
     def tell_checkpoint(self, epoch: int | None, others: Collection[PartyId]) -> None:
-        """Tell ``others`` that this party has saved the checkpoint just before ``epoch``, if it has."""
+        """Tell ``others`` that this party has saved the checkpoint just before ``epoch``, if so; they tell as well."""
         if epoch is not None and self.follows_checkpoint(epoch):
+            self._unheard = epoch
             saved = torch.ones(1, dtype=torch.uint8)
             broadcast(self.session.link, sorted(others), _checkpoint_tag(epoch), saved)
-
-    def expect_checkpoint(self, epoch: int | None) -> None:
-        """Note that others save the checkpoint just before ``epoch`` as well, if this party has."""
-        if self.follows_checkpoint(epoch):
-            self._unheard = epoch
 
     def await_checkpoint(self, epoch: int | None, others: Sequence[PartyId]) -> None:
         """At a checkpoint, and at the end (None), wait until ``others`` have all saved the previous one."""
@@ -328,7 +324,6 @@ class SealedDealer(SealedRole):
     def catch_up(self, epoch: int | None) -> None:
         """Tell of the newest checkpoint; at the end wait until all holders have saved the previous one."""
         self.tell_checkpoint(epoch, {self.waiting} - {SERVER})
-        self.expect_checkpoint(epoch)
         self._epoch = epoch
         if epoch is None:
             self.await_checkpoint(None, self.session.holders)
@@ -458,7 +453,6 @@ class SealedHolder(SealedRole):
     def catch_up(self, epoch: int | None) -> None:
         own, dealer = self.session.link.party, self._job.dealing_party
         self.tell_checkpoint(epoch, {SERVER, dealer} - {own, NOBODY})
-        self.expect_checkpoint(epoch)
         if own == self.waiting:  # where nobody deals, holders make each step together, and one waits for the server
             self.await_checkpoint(epoch, [*(self._job.computing if dealer else ()), SERVER])
 
