@@ -28,6 +28,7 @@ from veilgraph.paradigms.sealed import inputs
 from veilgraph.paradigms.sealed.inputs import max_degree_of, plan_of
 from veilgraph.paradigms.sealed.plan import OwnData
 from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram, logits_of
+from veilgraph.paradigms.sealed.roles import SealedDealer
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, LARGEST_WEIGHTED, SealedJob
 from veilgraph.paradigms.sealed.twin import chosen_twin, trained_twin
 from veilgraph.protocol.messages import rows_of
@@ -200,6 +201,45 @@ def test_a_dealer_ahead_of_the_holders_has_a_checkpoint_that_they_have(tmp_path:
         with pytest.raises(CutError):
             train(job, tmp_path / "run")
     assert resume(tmp_path / "run").summary["started_at"] == 2
+
+
+@pytest.mark.parametrize("late", ["A", "B"])
+def test_a_step_is_dealt_before_a_late_holder_has_saved_and_the_dealer_saves_after_it(
+    late: str, tmp_path: Path
+) -> None:
+    """Else the dealer's line stands still meanwhile, or a dealer that ends has no checkpoint that the holder has."""
+    dealt, passed, ended, saves = Event(), Event(), Event(), list[tuple[str, int]]()
+    forward, save, finish = SealedDealer.forward, Checkpoints.save, Checkpoints.finish
+    job = saved(tmp_path / "data", small_job(2, {"train": {"epochs": 5, "checkpoint_every": 2}}), small_graphs())
+
+    def deal(self: SealedDealer, step: int, epoch: int | None) -> None:
+        forward(self, step, epoch)
+        if epoch == 4:
+            dealt.set()
+
+    def told(self: Checkpoints, epoch: int, tensors: Any, facts: Any) -> None:
+        party = self.path(epoch).parents[1].name
+        if (party, epoch) == (late, 2):
+            assert dealt.wait(20)
+            assert not passed.wait(0.2)
+        if (party, epoch) == (late, 4):
+            assert not ended.wait(0.2)
+        if (party, epoch) == (SERVER, 4):
+            passed.set()
+        save(self, epoch, tensors, facts)
+        saves.append((party, epoch))
+
+    def end(self: Checkpoints, epoch: int, best: Any, facts: Any) -> None:
+        if self.path(epoch).parents[1].name == SERVER:
+            ended.set()
+        finish(self, epoch, best, facts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SealedDealer, "forward", deal)
+        patch.setattr(Checkpoints, "save", told)
+        patch.setattr(Checkpoints, "finish", end)
+        train(job, tmp_path / "run")
+    assert saves.index((late, 2)) < saves.index((SERVER, 4))
 
 
 @SHORT

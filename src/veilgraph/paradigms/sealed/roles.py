@@ -271,15 +271,14 @@ class SealedRole(Role):
         """Hook before an epoch, None: after the last, that keeps the dealer's checkpoints in step with the holders'."""
 
     def tell_checkpoint(self, epoch: int | None, others: Collection[PartyId]) -> None:
-        """Tell ``others`` that this party has saved the checkpoint just before ``epoch``, if it has."""
+        """Tell ``others`` that this party has saved the checkpoint just before ``epoch``, if so; they tell as well."""
         if epoch is not None and self.follows_checkpoint(epoch):
+            self._unheard = epoch
             saved = torch.ones(1, dtype=torch.uint8)
             broadcast(self.session.link, sorted(others), _checkpoint_tag(epoch), saved)
 
     def await_checkpoint(self, epoch: int | None, others: Sequence[PartyId]) -> None:
-        """Before a checkpoint, and at the end (None), wait until ``others`` have all saved the previous one."""
-        if self.follows_checkpoint(epoch):
-            self._unheard = epoch
+        """At a checkpoint, and at the end (None), wait until ``others`` have all saved the previous one."""
         if self._unheard is not None and (epoch is None or epoch % self._job.train.checkpoint_every == 0):
             gather(self.session.link, others, _checkpoint_tag(self._unheard), (1,), torch.uint8)
             self._unheard = None
@@ -319,12 +318,15 @@ class SealedDealer(SealedRole):
     """The server: deals randomness, unless a holder does; no message to it depends on anybody's data."""
 
     in_lockstep = False  # it is ahead of the holders
+    _epoch: int | None = None
 
     @override
     def catch_up(self, epoch: int | None) -> None:
-        """Before a checkpoint, and at the end, wait until all holders have saved the previous one."""
+        """Tell of the newest checkpoint; at the end wait until all holders have saved the previous one."""
         self.tell_checkpoint(epoch, {self.waiting} - {SERVER})
-        self.await_checkpoint(epoch, self.session.holders)
+        self._epoch = epoch
+        if epoch is None:
+            self.await_checkpoint(None, self.session.holders)
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
@@ -334,6 +336,15 @@ class SealedDealer(SealedRole):
         elif epoch is not None or not self._learns:
             self.catch_up(epoch)
             self._first = self._first or epoch
+
+    @override
+    def backward(self, step: int) -> None:
+        """Before a checkpoint wait until all holders have saved the previous one.
+
+        Not before the step: what is dealt for it is on its way while holders compute those before it. They cannot pass
+        the checkpoint that comes next, for nothing is dealt behind it before it is saved here.
+        """
+        self.await_checkpoint(self._epoch, self.session.holders)
 
     @override
     def machine(self, dealing: Dealing) -> Machine:
