@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from veilgraph.mpc.sealed.permutations import add_rows, inverse, rest_after, rest_before, shuffled, take_rows
+from veilgraph.mpc.sealed.permutations import add_rows, inverse, rest_after, rest_before, shuffled, steps_of, take_rows
 
 SIZE = 100_000
 
@@ -35,3 +35,13 @@ def test_places_are_those_of_whole_tensors(kind: torch.dtype) -> None:
     total = torch.ones_like(rows)
     add_rows(total, rows, random)
     assert torch.equal(total, 1 + rows[random.long()])
+
+
+@pytest.mark.parametrize(("nodes", "count", "padded"), [(1, 0, 1), (1, 3, 3), (40, 0, 5), (40, 200, 256)])
+def test_steps_use_every_slot_once(nodes: int, count: int, padded: int) -> None:
+    """Else what is told relative to a random order would not be uniform, though sums might be right."""
+    edges = torch.randint(nodes, (2, count), generator=torch.Generator().manual_seed(count))
+    steps, slots = steps_of(edges, nodes, padded), torch.arange(nodes + padded)
+    assert torch.equal(steps.spread.long().sort().values, slots)
+    assert torch.equal(steps.turn.long().sort().values, slots)
+    assert steps.pick.unique().numel() == nodes

@@ -50,8 +50,8 @@ class HiddenGraph:
             Random ones of ``spread`` are the nodes of the heads alone, in their order: [N]. Relative ones are empty:
             what comes of keys is in the order after them.
         weights: where ``steps`` are random the mask u of weights, else E: [n, 1].
-        keys: of slots, for each holder but the owner: after the first step its own, at the owner all of empty slots and
-            zeros at heads; at the dealer, in the random order, all of heads. Of a dealer's edges only the first two
+        keys: of slots, for each holder but the owner: after the first step its own, at the owner all of empty slots,
+            and any at heads; at the dealer, in the random order, all of heads. Of a dealer's edges only the first two
             holders have some, which are the same.
         own: at the owner alone.
         adjacency: at the owner, and in the twin, where everybody sees the edges: what each counts, target by source.

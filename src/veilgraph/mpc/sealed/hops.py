@@ -211,10 +211,7 @@ class Hide(Operation[HiddenGraph]):
         heads, is_empty = graph.own.places, torch.ones(graph.slots, dtype=torch.int32)
         is_empty[spread[heads]] = 0  # in the random order
         which = take_rows(is_empty.cumsum_(0).sub_(1).clamp_(0), spread)
-        found = []
-        for keys in dealt:
-            found.append(take_rows(keys, which) if len(keys) else keys.new_zeros((graph.slots, 2)))
-            found[-1][heads] = 0
+        found = [take_rows(keys, which) if len(keys) else keys.new_zeros((graph.slots, 2)) for keys in dealt]
         return replace(graph, keys=found)
 
     @override
