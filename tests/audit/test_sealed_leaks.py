@@ -68,11 +68,11 @@ def is_put(forms: Forms) -> bool:
 
 
 def is_rows(forms: Forms) -> bool:
-    return [dtype for _, dtype in forms] == [torch.int32] * 3 and forms[0][0][0] > N
+    return [(len(shape), shape[0] > N, dtype) for shape, dtype in forms] == [(2, True, torch.int32)]
 
 
 def is_orders(forms: Forms) -> bool:
-    return [(len(shape), shape[0] > N) for shape, _ in forms] == [(1, True)] * 3
+    return [(len(shape), shape[0] > N, dtype) for shape, dtype in forms] == [(1, True, torch.int64)]
 
 
 def is_step(forms: Forms) -> bool:
@@ -164,8 +164,8 @@ LEAKS: Mapping[str, Leak] = {
     "steps open under the same masks": Leak("mlp", repeated(is_step), "A", "secrets"),
     "comparisons open without masks": Leak("mlp", compared((TRAINING, HIDDEN)), "B", "bits"),
     "the output's mask is known": Leak("mlp", left_out(is_output), "A", "shares of the mask"),
-    "rows of a hop have no masks": Leak("mlp", left_out(is_rows), "A", "shares of masks under"),
-    "hops have the same masks": Leak("each", repeated(is_rows), "A", "shares of masks under"),
+    "rows of a hop have no masks": Leak("mlp", left_out(is_rows), "A", "what the dealer corrects"),
+    "hops have the same masks": Leak("each", repeated(is_rows), "A", "what the dealer corrects"),
     "edge weights have no mask": Leak("weighted", weights_unmasked, "B", "edge weights"),
     "edges have no random order": Leak("mlp", left_out(is_orders), "A", "orders", "orders"),
     "two graphs have the same random orders": Leak("each", repeated(is_orders), "A", "orders", "orders"),

@@ -102,11 +102,13 @@ def bits_unmasked(entries: int) -> Callable[[Patch], None]:
 
 
 def weights_unmasked(patch: Patch) -> None:
-    """Weights of edges, which are drawn behind three orders, have no mask."""
+    """Masks of edges' weights, each drawn behind three orders of as many slots, are zero."""
+    before: dict[Stream, Forms] = {}
 
-    def change(_: Stream, forms: Forms, new: list[Tensor]) -> list[Tensor]:
-        is_weights = len(forms) == 4 and forms[3][0] == (*forms[0][0], 1)
-        return [*new[:3], torch.zeros_like(new[3])] if is_weights else new
+    def change(self: Stream, forms: Forms, new: list[Tensor]) -> list[Tensor]:
+        earlier, before[self] = before.get(self, ()), forms
+        is_weights = [((*shape, 1), dtype) for shape, dtype in earlier] == list(forms) and len(forms) == 1
+        return [torch.zeros_like(x) for x in new] if is_weights else new
 
     drawing(patch, change)
 

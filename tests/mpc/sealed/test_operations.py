@@ -404,7 +404,8 @@ def test_rows_are_picked_once_and_edges_are_no_more_than_was_said() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, 4])
-def test_places_that_there_are_not_are_refused_whoever_deals(wrong: int) -> None:
+@pytest.mark.parametrize("place", [0, -1])
+def test_places_that_there_are_not_are_refused_whoever_deals(place: int, wrong: int) -> None:
     """Of rows that A picks, and of edges that it has."""
 
     def picks(machine: Machine) -> Summands:
@@ -418,7 +419,9 @@ def test_places_that_there_are_not_are_refused_whoever_deals(wrong: int) -> None
 
         @override
         def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
-            changed = torch.full_like(tensor, wrong) if tag.kind is Kind.PLACEMENT else tensor
+            changed = tensor.clone()
+            if tag.kind is Kind.PLACEMENT:
+                changed[place] = wrong
             super().send(to, tag, changed)
 
     for program in (picks, joins):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import scipy.sparse as sp
 import torch
@@ -12,9 +12,12 @@ from torch import Tensor
 
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.sealed.correlations import sum_parts
-from veilgraph.mpc.sealed.permutations import Steps, differences, take_rows
+from veilgraph.mpc.sealed.kept_bytes import Form
+from veilgraph.mpc.sealed.permutations import Steps, add_rows, differences, take_rows
 from veilgraph.mpc.sealed.row_keys import expand_rows
 
+Draw: TypeAlias = Callable[[Sequence[Form]], list[Tensor]]
+"""Gives the next uniform tensors of a stream."""
 _NO_STEPS: Final = Steps(*[torch.empty(0, dtype=torch.int64)] * 3)
 
 
@@ -47,8 +50,8 @@ class HiddenGraph:
             Random ones of ``spread`` are the nodes of the heads alone, in their order: [N]. Relative ones are empty:
             what comes of keys is in the order after them.
         weights: where ``steps`` are random the mask u of weights, else E: [n, 1].
-        keys: of slots, for each holder but the owner: after the first step its own, at the owner all of empty slots and
-            zeros at heads; at the dealer, in the random order, all of heads. Of a dealer's edges only the first two
+        keys: of slots, for each holder but the owner: after the first step its own, at the owner all of empty slots,
+            and any at heads; at the dealer, in the random order, all of heads. Of a dealer's edges only the first two
             holders have some, which are the same.
         own: at the owner alone.
         adjacency: at the owner, and in the twin, where everybody sees the edges: what each counts, target by source.
@@ -65,48 +68,63 @@ class HiddenGraph:
     adjacency: sp.csr_array | None = None
 
 
-def own_share(graph: HiddenGraph, step: int, corrections: Iterable[Tensor], received: Iterable[Tensor]) -> Tensor:
-    """Return the owner's share of (A + I)·λ, [N, columns], from ``corrections_of`` and others' ``masked_rows``.
+def needed_of(graph: HiddenGraph, corrections: Sequence[Tensor]) -> list[Tensor]:
+    """Return what the owner needs of ``corrections_of``: rows of its heads, and those that it picks: [N, columns]."""
+    assert graph.own is not None
+    first, second = corrections
+    return [take_rows(first, graph.own.heads), take_rows(second, graph.steps.pick)]
 
-    ``step`` is the number of the operation, as at the others.
+
+def own_share(graph: HiddenGraph, step: int, needed: Sequence[Tensor], received: Iterable[Tensor]) -> Tensor:
+    """Return the owner's share of (A + I)·λ, [N, columns], from ``needed_of`` and others' ``masked_rows``.
+
+    ``step`` is the number of the operation, as at the others; ``received`` are taken when they are needed.
     """
     assert graph.own is not None
-    (first, second), own, weights, others = corrections, graph.own, graph.own.weights, list(received)
-    spread = sum_parts(expand_rows(keys, step, second) for keys in graph.keys).neg_()
-    spread[own.places] = take_rows(first, own.heads)
+    (heads, picked), own, weights = needed, graph.own, graph.own.weights
+    spread = sum_parts(expand_rows(keys, step, heads) for keys in graph.keys).neg_()
+    spread[own.places] = heads
     rows = take_rows(spread.cumsum_(0), own.turn)
     del spread
+    others = received if weights is None else list(received)
     for masked in others:
-        rows += take_rows(masked if weights is None else masked[0], own.random_turn)
+        add_rows(rows, masked if weights is None else masked[0], own.random_turn)
     if weights is not None:
         rows *= weights
         for masked in others:
             rows -= take_rows(masked[1], own.random_turn)
-    picked = take_rows(rows.cumsum_(0), own.pick)
-    picked += take_rows(second, graph.steps.pick)
+    picked += take_rows(rows.cumsum_(0), own.pick)
     return differences(picked)
 
 
-def masked_rows(graph: HiddenGraph, step: int, drawn: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the rows that go to the owner, and the share of (A + I)·λ, [N, columns], of a holder that drew these."""
-    mask, picked, *more = drawn
-    masked = take_rows(expand_rows(graph.keys[0], step, mask).cumsum_(0), graph.steps.turn)
+def masked_rows(graph: HiddenGraph, step: int, draw: Draw, form: Form) -> tuple[Tensor, Tensor]:
+    """Return the rows that go to the owner, and the share of (A + I)·λ, [N, columns], of a holder that has this draw.
+
+    ``form`` is that of the rows. What is drawn is let go of as it has been used.
+    """
+    like = torch.empty((0, form[0][1]), dtype=form[1])
+    masked = take_rows(expand_rows(graph.keys[0], step, like).cumsum_(0), graph.steps.turn)
+    mask = draw([form])[0]
     masked += mask
+    if graph.weights is None:
+        del mask
+    share = differences(take_rows(draw([form])[0], graph.steps.pick))
     if graph.weights is not None:
-        masked = torch.stack([masked, graph.weights * mask + more[0]])
-    return masked, differences(take_rows(picked, graph.steps.pick))
+        masked = torch.stack([masked, graph.weights * mask + draw([form])[0]])
+    return masked, share
 
 
-def corrections_of(graph: HiddenGraph, step: int, mask: Tensor, draws: Iterable[Sequence[Tensor]]) -> list[Tensor]:
-    """Return what completes the owner's share of (A + I)·``mask``, of what the others drew: rows of heads, and of all.
+def corrections_of(graph: HiddenGraph, step: int, mask: Tensor, draws: Sequence[Draw], form: Form) -> list[Tensor]:
+    """Return what completes the owner's share of (A + I)·``mask``, of what the others draw: rows of heads, and of all.
 
     That is [N, columns] and [n, columns].
     """
-    turned, pick_shares, *more = map(sum_parts, zip(*draws, strict=True))
+    turned, pick_shares = (sum_parts(draw([form])[0] for draw in draws) for _ in range(2))
     if graph.weights is not None:
-        turned = graph.weights * turned - more[0]
+        turned = graph.weights * turned - sum_parts(draw([form])[0] for draw in draws)
     spread_shares = sum_parts(expand_rows(keys, step, mask) for keys in graph.keys)
     picked = take_rows(turned, graph.steps.turn).cumsum_(0).neg_()
+    del turned
     heads = take_rows(differences(mask), graph.steps.spread) - spread_shares
     dealt = take_rows(picked, graph.steps.pick)
     dealt -= pick_shares

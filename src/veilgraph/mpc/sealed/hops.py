@@ -30,7 +30,7 @@ second the relative ones, and what both draw the dealer does not know.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, zip_longest
@@ -44,7 +44,7 @@ from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import Kind, PartyId, Tag
-from veilgraph.link.collectives import broadcast, gather, receive_as
+from veilgraph.link.collectives import broadcast, receive_as
 from veilgraph.mpc.ring import encode
 from veilgraph.mpc.sealed.correlations import (
     REMEDY,
@@ -56,7 +56,15 @@ from veilgraph.mpc.sealed.correlations import (
     check_places,
     size_of,
 )
-from veilgraph.mpc.sealed.hidden_graph import HiddenGraph, OwnEdges, corrections_of, masked_rows, own_share
+from veilgraph.mpc.sealed.hidden_graph import (
+    Draw,
+    HiddenGraph,
+    OwnEdges,
+    corrections_of,
+    masked_rows,
+    needed_of,
+    own_share,
+)
 from veilgraph.mpc.sealed.kept_bytes import Form
 from veilgraph.mpc.sealed.permutations import (
     Steps,
@@ -98,11 +106,16 @@ class Hide(Operation[HiddenGraph]):
         slots = self.nodes + self.padded
         return [slots, slots, self.nodes, *([slots] if self.weight_bits else [])]
 
-    @property
-    def _forms(self) -> list[Form]:
-        """Forms of what the owner draws with whoever does the dealer's part."""
+    def _drawn(self, draw: Draw) -> Iterator[Tensor]:
+        """Yield what the owner draws with whoever does the dealer's part: three orders, and the mask of any weights.
+
+        The numbers of one order are let go of before those of the next are drawn.
+        """
         slots = self.nodes + self.padded
-        return [*orders(slots), *([((slots, 1), torch.int64)] if self.weight_bits else [])]
+        for form in orders(slots):
+            yield int32_if_small(shuffled(*draw([form])), slots)
+        if self.weight_bits:
+            yield from draw([((slots, 1), torch.int64)])
 
     @override
     def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
@@ -115,39 +128,45 @@ class Hide(Operation[HiddenGraph]):
         """Return what this holder has of the graph: the owner's edges, or the relative steps that the owner sends."""
         tag, slots = holder.next(Kind.PLACEMENT), [key_form(self.graph.slots)]
         if holder.party == self.owner:
-            graph, told = self._own(holder.drawn(self._forms))
+            graph, told = self._own(holder.drawn)
             broadcast(holder.link, holder.others, tag, told)
-            graph = self._with_keys(graph, told, holder.dealt(tag, [key_form(self.padded)] * len(holder.others)))
+            spread = int32_if_small(told[: graph.slots], graph.slots)
+            del told
+            graph = self._with_keys(graph, spread, holder.dealt(tag, [key_form(self.padded)] * len(holder.others)))
             holder.turn()
             return graph
         size = (sum(self._lengths),)
         if holder.dealer != self.owner:
-            keys = holder.drawn(slots)
             holder.turn()
-            return self._relative(receive_as(holder.link, self.owner, tag, size, torch.int64), keys)
+            return self._relative(partial(receive_as, holder.link, self.owner, tag, size, torch.int64), holder.drawn)
         graph = self.graph
         if holder.leads:
-            graph, empty = self._random(holder.drawn(self._forms), holder.drawn_in_pair(slots))
+            graph, empty = self._random(holder.drawn, holder.drawn_in_pair(slots))
             holder.link.send(self.owner, Tag(Kind.MASKED_ROWS, tag.step), torch.cat(empty))
         elif holder.is_second:
-            graph = self._relative(holder.told(tag, size), holder.drawn_in_pair(slots))
+            graph = self._relative(partial(holder.told, tag, size), holder.drawn_in_pair)
         holder.turn()
         return graph
 
-    def _relative(self, relative: Tensor, keys: Sequence[Tensor]) -> HiddenGraph:
-        check_places(relative[: 2 * self.graph.slots + self.nodes], self.graph.slots, self.owner)
-        spread, turn, pick, *masked = torch.split(relative, self._lengths)
-        kept, ordered = Steps(spread[:0], turn, pick).compact(), [take_rows(each, spread) for each in keys]
-        return replace(self.graph, steps=kept, weights=masked[0][:, None].clone() if masked else None, keys=ordered)
+    def _relative(self, receive: Callable[[], Tensor], draw: Draw) -> HiddenGraph:
+        relative, slots = receive(), self.graph.slots
+        check_places(relative[: 2 * slots + self.nodes], slots, self.owner)
+        steps, masked = Steps(*self._split(relative)), relative[2 * slots + self.nodes :, None].clone()
+        del relative
+        kept, (keys,) = replace(steps, spread=steps.spread[:0].clone()), draw([key_form(slots)])
+        weights = masked if self.weight_bits else None
+        return replace(self.graph, steps=kept, weights=weights, keys=[take_rows(keys, steps.spread)])
 
-    def _random(self, drawn: Sequence[Tensor], keys: Sequence[Tensor]) -> tuple[HiddenGraph, list[Tensor]]:
+    def _split(self, told: Tensor) -> list[Tensor]:
+        """Return the three steps, in memory of their own, out of all that the owner tells."""
+        return [int32_if_small(part, self.graph.slots).clone() for part in torch.split(told, self._lengths)[:3]]
+
+    def _random(self, draw: Draw, keys: Sequence[Tensor]) -> tuple[HiddenGraph, list[Tensor]]:
         """Return what the dealer has of the graph, and the keys of empty slots, [Ē, 2] of each of ``keys`` [n, 2]."""
-        spread, turn, pick, *mask = drawn
-        order = shuffled(spread)
-        heads, empty = order[order < self.nodes], order >= self.nodes
-        steps = Steps(heads, shuffled(turn), shuffled(pick)).compact()
-        graph = replace(self.graph, steps=steps, weights=mask[0] if mask else None)
-        return replace(graph, keys=[each[~empty] for each in keys]), [each[empty] for each in keys]
+        order, turn, pick, *mask = self._drawn(draw)
+        is_head = order < self.nodes
+        graph = replace(self.graph, steps=Steps(order[is_head], turn, pick), weights=mask[0] if mask else None)
+        return replace(graph, keys=[each[is_head] for each in keys]), [each[~is_head] for each in keys]
 
     def own_edges(self) -> tuple[HiddenGraph, Tensor]:
         """Return the owner's graph with its edges alone, and what each counts; ``ConfigError``: there are too many."""
@@ -163,37 +182,36 @@ class Hide(Operation[HiddenGraph]):
             counts = encode(self.weights, self.weight_bits, f"{owner}'s edge weights", REMEDY)
         return replace(self.graph, adjacency=_adjacency(edges, counts.numpy(), self.nodes)), counts
 
-    def _own(self, drawn: Sequence[Tensor]) -> tuple[HiddenGraph, Tensor]:
+    def _own(self, draw: Draw) -> tuple[HiddenGraph, Tensor]:
         """Return the owner's graph, and what it tells others: int64; errors as of ``own_edges``."""
         (graph, counts), edges = self.own_edges(), self.edges
         assert edges is not None
-        steps = steps_of(edges, self.nodes, self.padded)
-        spread, turn, pick = map(shuffled, drawn[:3])
-        relative = Steps(rest_after(steps.spread, spread), rest_before(steps.turn, turn), rest_after(steps.pick, pick))
-        told, own_weights, masked = [relative.spread, relative.turn, relative.pick], None, None
+        steps, drawn = steps_of(edges, self.nodes, self.padded), self._drawn(draw)
+        told = torch.empty(sum(self._lengths), dtype=torch.int64)
+        spread, turn, pick, *masked = torch.split(told, self._lengths)
+        spread[:] = rest_after(steps.spread, next(drawn))
+        random_turn = next(drawn)
+        turn[:] = rest_before(steps.turn, random_turn)
+        pick[:] = rest_after(steps.pick, next(drawn))
+        kept = Steps(spread[:0].clone(), turn[:0].clone(), int32_if_small(pick, graph.slots).clone())
+        weights = None
         if self.weight_bits:
-            own_weights = weights_of(steps, edges, counts, 1 << self.weight_bits)[:, None]
-            masked = take_rows(own_weights, inverse(turn)) - drawn[3]
-            told.append(masked[:, 0])
+            weights = weights_of(steps, edges, counts, 1 << self.weight_bits)[:, None]
+            masked[0][:] = (take_rows(weights, inverse(random_turn)) - next(drawn))[:, 0]
         places = torch.nonzero(steps.spread < self.nodes)[:, 0]
-        heads = torch.argsort(torch.argsort(relative.spread[places]))
-        small = [int32_if_small(each, graph.slots) for each in (steps.turn, steps.pick, turn, places, heads)]
-        own = OwnEdges(small[0], small[1], small[2], small[3], small[4], own_weights)
-        kept = Steps(relative.spread[:0], relative.turn, relative.pick).compact()
-        return replace(graph, steps=kept, weights=masked, own=own), torch.cat(told)
+        heads = torch.argsort(torch.argsort(spread[places]))
+        small = [int32_if_small(each, graph.slots) for each in (steps.turn, steps.pick, random_turn, places, heads)]
+        own = OwnEdges(small[0], small[1], small[2], small[3], small[4], weights)
+        mask = masked[0][:, None].clone() if masked else None
+        return replace(graph, steps=kept, weights=mask, own=own), told
 
-    def _with_keys(self, graph: HiddenGraph, told: Tensor, dealt: Sequence[Tensor]) -> HiddenGraph:
+    def _with_keys(self, graph: HiddenGraph, spread: Tensor, dealt: Sequence[Tensor]) -> HiddenGraph:
         """Return the owner's graph with the ``dealt`` keys of empty slots, in the order after the first step."""
         assert graph.own is not None
-        spread, is_empty = told[: graph.slots], torch.ones(graph.slots, dtype=torch.bool)
-        is_empty[graph.own.places] = False
-        random = spread[is_empty]
-        numbers = torch.zeros(graph.slots, dtype=torch.int64)
-        numbers[random] = 1
-        which = (numbers.cumsum(0) - 1)[random]  # of all empty slots in the random order
-        found = [torch.zeros((graph.slots, 2), dtype=torch.int64) for _ in dealt]
-        for keys, each in zip(found, dealt, strict=True):
-            keys[is_empty] = take_rows(each, which)
+        heads, is_empty = graph.own.places, torch.ones(graph.slots, dtype=torch.int32)
+        is_empty[spread[heads]] = 0  # in the random order
+        which = take_rows(is_empty.cumsum_(0).sub_(1).clamp_(0), spread)
+        found = [take_rows(keys, which) if len(keys) else keys.new_zeros((graph.slots, 2)) for keys in dealt]
         return replace(graph, keys=found)
 
     @override
@@ -205,18 +223,18 @@ class Hide(Operation[HiddenGraph]):
         dealer.next()
         if self.owner != dealer.party:
             return self._deal_owner(dealer)
-        drawn = dealer.draw(dealer.holders[0], self._forms)
-        graph, told = dealer.own(lambda _: self._own(drawn)) or (self.graph, None)
+        draw = partial(dealer.draw, dealer.holders[0])
+        graph, told = dealer.own(lambda _: self._own(draw)) or (self.graph, None)
         dealer.tell(Kind.PLACEMENT, dealer.holders[1:2], (sum(self._lengths),), told)
         form = key_form(self.padded)
         keys = dealer.own(lambda linked: linked.receive(dealer.holders[0], Kind.MASKED_ROWS, form))
-        return graph if keys is None or told is None else self._with_keys(graph, told, [keys])
+        return graph if keys is None or told is None else self._with_keys(graph, told[: graph.slots], [keys])
 
     def _deal_owner(self, dealer: Dealer) -> HiddenGraph:
         """Deal the owner the others' keys of empty slots; return what the dealer has of the graph."""
-        drawn, others = dealer.draw(self.owner, self._forms), dealer.others(self.owner)
+        draw, others = partial(dealer.draw, self.owner), dealer.others(self.owner)
         keys = [dealer.draw(holder, [key_form(self.graph.slots)])[0] for holder in others]
-        graph, empty = dealer.own(lambda _: self._random(drawn, keys)) or (self.graph, [])
+        graph, empty = dealer.own(lambda _: self._random(draw, keys)) or (self.graph, [])
         dealer.deal(self.owner, [key_form(self.padded)] * len(others), lambda: empty)
         return graph
 
@@ -302,23 +320,19 @@ class Hop(Operation[Summands]):
                 if graph.owner == holder.dealer:
                     total[:, columns] += self._share_for_dealer(holder, graph, tag, public[:, columns], form)
                 elif not graph.own:
-                    masked, share = masked_rows(graph, tag.step, holder.drawn([form] * self._draws))
+                    masked, share = masked_rows(graph, tag.step, holder.drawn, form)
                     holder.link.send(graph.owner, tag, masked)
                     total[:, columns] -= share
+                    del masked
             own = [(tag, graph, columns) for tag, graph, columns in parts if graph.own]
-            dealt = [holder.dealt(tag, self._dealt(graph, columns)) for tag, graph, columns in own]
+            dealt = [needed_of(graph, holder.dealt(tag, self._dealt(graph, columns))) for tag, graph, columns in own]
             if self._owners_wait or portion is portions[-1]:
                 holder.turn()
-            for (tag, graph, columns), corrections in zip(own, dealt, strict=True):
+            for (tag, graph, columns), needed in zip(own, dealt, strict=True):
                 form = self._rows_form(self._form(graph, columns))
-                received = gather(holder.link, holder.others, tag, *form).values()
-                total[:, columns] -= own_share(graph, tag.step, corrections, received)
+                received = (receive_as(holder.link, other, tag, *form) for other in holder.others)
+                total[:, columns] -= own_share(graph, tag.step, needed, received)
         return Summands(total, self.wire.bits + self.weight_bits, of_holders=not dealers)
-
-    @property
-    def _draws(self) -> int:
-        """How many tensors a holder draws that is not the owner."""
-        return 3 if self.weight_bits else 2
 
     def _dealt(self, graph: HiddenGraph, columns: slice) -> list[Form]:
         """Forms of what the owner is dealt: rows of heads, and of all slots."""
@@ -334,10 +348,10 @@ class Hop(Operation[Summands]):
     ) -> Tensor | int:
         """Send a dealer with edges what its share of (A + I)·Λ, ``public``, needs, and return this holder's."""
         if holder.leads:
-            drawn = holder.drawn_in_pair([form] * self._draws)
-            holder.link.send(holder.dealer, tag, torch.cat(corrections_of(graph, tag.step, public, [drawn])))
+            corrections = corrections_of(graph, tag.step, public, [holder.drawn_in_pair], form)
+            holder.link.send(holder.dealer, tag, torch.cat(corrections))
         elif holder.is_second:
-            masked, share = masked_rows(graph, tag.step, holder.drawn_in_pair([form] * self._draws))
+            masked, share = masked_rows(graph, tag.step, holder.drawn_in_pair, form)
             holder.link.send(holder.dealer, tag, masked)
             return share
         return 0
@@ -369,12 +383,13 @@ class Hop(Operation[Summands]):
         (slots, width), dtype = form = self._form(graph, columns)
         dealt = dealer.receive(first, Kind.MASKED_ROWS, ((graph.nodes + slots, width), dtype))
         received = [dealer.receive(second, Kind.MASKED_ROWS, self._rows_form(form))]
-        return own_share(graph, dealer.operations.newest, torch.split(dealt, [graph.nodes, slots]), received)
+        needed = needed_of(graph, torch.split(dealt, [graph.nodes, slots]))
+        return own_share(graph, dealer.operations.newest, needed, received)
 
     def _corrections_of(self, dealer: Dealer, graph: HiddenGraph, columns: slice) -> list[Tensor]:
         form = self._form(graph, columns)
-        draws = [dealer.draw(holder, [form] * self._draws) for holder in dealer.others(graph.owner)]
-        return corrections_of(graph, dealer.operations.newest, self.wire.mask[:, columns], draws)
+        draws = [partial(dealer.draw, holder) for holder in dealer.others(graph.owner)]
+        return corrections_of(graph, dealer.operations.newest, self.wire.mask[:, columns], draws, form)
 
     @override
     def plain(self) -> Summands:

@@ -130,15 +130,18 @@ class Pick(Operation[Summands]):
         """
         dealer.next()
         is_own = self.owner == dealer.party
-        random = shuffled(dealer.draw(dealer.holders[0] if is_own else self.owner, self._order)[0])
-        relative = dealer.own(lambda _: rest_after(self.chosen(), random)) if is_own else None
+        (numbers,) = dealer.draw(dealer.holders[0] if is_own else self.owner, self._order)
+        random = dealer.own(lambda _: shuffled(numbers))
+        relative = rest_after(self.chosen(), random) if is_own and random is not None else None
         if is_own:
             dealer.tell(Kind.PLACEMENT, dealer.holders[1:2], (self.count,), relative)
         return self._summands(
             self._dealt(dealer, wire, random, relative, first=not place) for place, wire in enumerate(self._portions)
         )
 
-    def _dealt(self, dealer: Dealer, wire: Wire, random: Tensor, relative: Tensor | None, *, first: bool) -> Tensor:
+    def _dealt(
+        self, dealer: Dealer, wire: Wire, random: Tensor | None, relative: Tensor | None, *, first: bool
+    ) -> Tensor:
         """Deal a portion, and return the dealer's summand of it."""
         if not first:
             dealer.next()
@@ -148,6 +151,7 @@ class Pick(Operation[Summands]):
             return nothing if part is None else part
 
         def make() -> list[Tensor]:
+            assert random is not None
             others = sum_parts(dealer.draw(holder, [_form(wire)])[0] for holder in dealer.others(self.owner))
             return [take_rows(wire.mask, random) - others]
 

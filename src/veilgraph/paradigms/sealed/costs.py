@@ -24,17 +24,18 @@ from veilgraph.paradigms.sealed.programs import program_of
 from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, Stage
 
 _ITEM = 8
-_BASE: Final = 380 << 20  # of a holder's process with nothing to do, and of messages that wait
+_BASE: Final = 330 << 20  # of a holder's process with nothing to do, and of messages that wait
 _DEALER_BASE: Final = 256 << 20
-_PAIR_BASE: Final = 420 << 20  # beside a holder's, where nobody deals
+_PAIR_BASE: Final = 470 << 20  # beside a holder's, where nobody deals
 _PAIR_NODE: Final = 16_500  # bytes for each node of a union in place of that: within a ninth of 10^4 to 10^5 accounts
+_PAIR_UNION: Final = 104 << 20  # likewise, whatever its size
 _ANSWERS: Final = 1 << 30  # of a hop, which are sent together
 _HELD: Final = 28  # matrices of an opening that are in hand at once
-_SLOT, _DEALER_SLOT = 90, 32  # bytes for each slot of hidden edges: permutations, keys, and rows that hop
+_SLOT, _DEALER_SLOT = 82, 32  # bytes for each slot of hidden edges: permutations, keys, and rows that hop
 _READ: Final = 4  # bytes of a number that a holder has read
 _PICKED: Final = 2  # copies of rows as a dealer picks them
-_SAVED: Final = 5  # copies of rows as a holder makes them, with what is in hand, or saves them
-"""Fitted to block models of 10,000 to 169,343 nodes; up to 10^6 all within a fifth (``benchmarks.sealed_scale``)."""
+_SAVED: Final = 6  # copies of rows as a holder makes them, with what is in hand, or saves them
+"""Fitted to block models of 10,000 to 300,000 nodes, all within a tenth (``benchmarks.sealed_scale``)."""
 _MATRICES: Final = 1  # of a dense graph, as measured on ACM: 1.2 GB at most in any party
 _STEPS, _EVALUATIONS = "steps", "evaluations"
 CORE_S_A_GB: Final = (3, 30)
@@ -169,7 +170,7 @@ def _peak_memory(context: Context, kept: tuple[int, int, int], widest: int, deal
     if dealer == NOBODY:
         more = _PAIR_BASE + _HELD * _ITEM * max(0, widest - AT_ONCE)  # where openings are not sliced
         if context.sizes.blocks:
-            more = min(_PAIR_BASE + _ANSWERS, _PAIR_NODE * context.sizes.nodes)
+            more = min(_PAIR_BASE + _ANSWERS, _PAIR_NODE * context.sizes.nodes + _PAIR_UNION)
         return {party: most + more for party, most in found.items()} | {SERVER: _DEALER_BASE}
     if dealer != SERVER:  # the server has no part in the program, and who deals has as many numbers as who computes
         found |= {dealer: max(found[dealer], found[SERVER]), SERVER: _DEALER_BASE}
@@ -179,10 +180,10 @@ def _peak_memory(context: Context, kept: tuple[int, int, int], widest: int, deal
 def _dealt_memory(context: Context, kept: tuple[int, int, int], widest: int) -> dict[PartyId, int]:
     """Estimate peak memory in bytes where the server deals."""
     sizes, plan = context.sizes, context.plan
-    if sizes.blocks:  # of 10^5 to 10^6 accounts, all within a fifth (docs/explanation/union.md)
+    if sizes.blocks:  # of 10^5 and 3·10^5 accounts, within a fifth (docs/explanation/union.md)
         columns = context.width_of(context.abreast[0], *plan.home, *plan.blocks, *filter(is_apart, plan.blocks))
         over = {holder: (1 + plan.directed) * (sizes.nodes + edges) for holder, edges in sizes.edges.items()}
-        found = {holder: 533_000_000 + 110 * sizes.nodes * columns + 148 * slots for holder, slots in over.items()}
+        found = {holder: 424_000_000 + 110 * sizes.nodes * columns + 140 * slots for holder, slots in over.items()}
         return found | {SERVER: 455_000_000 + 83 * sizes.nodes * columns + 12 * sum(over.values())}
     put_in = {holder: context.width_of(holder, *plan.home) for holder in sizes.columns}
     everything = sizes.nodes * sum(put_in[holder] for holder in context.abreast)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from types import MappingProxyType
@@ -101,9 +101,15 @@ class SealedProgram(Steps, Program):
         """The step that was made last, where it is tested beside later ones."""
 
     @override
-    def enter(self, *, trains: bool) -> None:
-        """Put in all holders' columns and edges; once a session. ``trains``: also what only a training needs."""
+    def enter(self, *, trains: bool, let_go: Callable[[], None] = lambda: None) -> None:
+        """Put in all holders' columns and edges; once a session. ``trains``: also what only a training needs.
+
+        ``let_go`` is called between the two: from then on nothing asks for this party's columns.
+        """
         self._machine.at("enter")
+        self.network.enter_columns()
+        let_go()
+        give_back_freed_memory()
         self.network.enter(trains=trains)
 
     @override

@@ -208,10 +208,7 @@ class SealedRole(Role):
             self.catch_up(None)
             return
         if not self._entered:
-            self.program.enter(trains=epoch is not None)
-            self._entered = True
-            if isinstance(self.program, SealedProgram):
-                self.drop_columns()
+            self._enter(trains=epoch is not None)
         if self.model.saved is not None:
             self.program.restore(self.model.saved, training=self.model.goes_on)
             self.model.saved, self._begun = None, self._begun or self.model.goes_on
@@ -239,6 +236,13 @@ class SealedRole(Role):
         self._last = epoch
         if self._job.privacy is not None and epoch == self._job.train.epochs:
             self.voted()
+
+    def _enter(self, *, trains: bool) -> None:
+        if isinstance(self.program, SealedProgram):
+            self.program.enter(trains=trains, let_go=self.drop_columns)
+        else:
+            self.program.enter(trains=trains)
+        self._entered = True
 
     def drop_columns(self) -> None:
         """Let go of columns that have been put in: they take as much memory as what was made of them."""

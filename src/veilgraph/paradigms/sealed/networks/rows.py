@@ -120,8 +120,8 @@ class Rows:
             for block in (*self.context.plan.home, *self.relations)
         }
 
-    def enter(self, *, trains: bool) -> None:
-        """Put in all holders' columns and edges; once a session. ``DataError`` where a union's double entry differs."""
+    def enter_columns(self) -> None:
+        """Put in all holders' columns; once a session."""
         context, sizes = self.context, self.context.sizes
 
         def own(holder: PartyId, rows: int) -> Wire:
@@ -132,6 +132,10 @@ class Rows:
             self.columns = [concatenate([own(holder, block.size) for holder, block in sizes.owners.items()])]
         else:
             self.columns = self.machine.abreast([partial(own, holder, sizes.nodes) for holder in sizes.columns])
+
+    def enter(self, *, trains: bool) -> None:
+        """Put in all holders' edges; once a session. ``DataError`` where a union's double entry differs."""
+        sizes = self.context.sizes
         for each in self._propagations:
             each.enter(transposed=trains)
         if len(sizes.blocks) > 1 and self.relations and len(sizes.owners) == len(sizes.blocks):
