@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 Tick = Callable[[], None]
 
 POLL_S: Final = 0.05
-"""How often it is looked whether parties still run."""
+"""How often a launcher looks at its parties, at least."""
 _FAILED: Final = 3
 PROCESS_DIED: Final = "process-died"
 """Code of the error of a party whose process ended without a word of why."""
@@ -66,19 +66,21 @@ def run_threads(
             network.fail(party, error)
 
     threads = [threading.Thread(target=run, args=(party,), name=f"party {party}", daemon=True) for party in programs]
+
+    def some_run() -> bool:
+        # Not by sleeping: most jobs would end in the middle of it.
+        if running := next((thread for thread in threads if thread.is_alive()), None):
+            running.join(POLL_S)
+        return running is not None
+
     try:
         for thread in threads:
             thread.start()
-        _wait(
-            lambda: any(thread.is_alive() for thread in threads),
-            lambda: bool(failures),
-            tick,
-            lambda: any(map(_explains, tuple(failures.values()))),
-        )
+        _wait(some_run, lambda: bool(failures), tick, lambda: any(map(_explains, tuple(failures.values()))))
     except BaseException as error:
         for party in programs:
             network.fail(party, error)
-        _wait(lambda: any(thread.is_alive() for thread in threads), lambda: True, lambda: None)
+        _wait(some_run, lambda: True, lambda: None)
         raise
     finally:
         torch.set_num_threads(threads_before)
@@ -118,7 +120,11 @@ def run_processes(
             codes = server.codes()
             return [reported_failure(each, code, reports[each], outputs[each]) for each, code in codes.items() if code]
 
-        _wait(server.runs, lambda: any(server.codes().values()), tick, lambda: any(map(_explains, read_failures())))
+        def some_run() -> bool:
+            time.sleep(POLL_S)
+            return server.runs()
+
+        _wait(some_run, lambda: any(server.codes().values()), tick, lambda: any(map(_explains, read_failures())))
         silent = [party for party in arguments if party not in server.codes()]
         failures = read_failures()
     if failures:
@@ -126,18 +132,20 @@ def run_processes(
 
 
 def _wait(
-    running: Callable[[], bool], failed: Callable[[], bool], tick: Tick, explained: Callable[[], bool] = lambda: True
+    some_run: Callable[[], bool], failed: Callable[[], bool], tick: Tick, explained: Callable[[], bool] = lambda: True
 ) -> None:
-    """Call ``tick`` until nothing runs, or ``GRACE_S`` after a failure, ``CAUSE_S`` while it is not ``explained``."""
+    """Call ``tick`` until nothing runs, or ``GRACE_S`` after a failure, ``CAUSE_S`` while it is not ``explained``.
+
+    ``some_run`` waits for ``POLL_S`` at most.
+    """
     since = None
-    while running():
+    while some_run():
         if since is None and failed():
             since = time.monotonic()
         if since is not None:
             waited_s = time.monotonic() - since
             if waited_s > CAUSE_S or (waited_s > GRACE_S and explained()):
                 return
-        time.sleep(POLL_S)
         tick()
 
 
