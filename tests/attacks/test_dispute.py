@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -107,22 +108,43 @@ def judged(found: Mapping[PartyId, Evidence]) -> Verdict:
     return dispute([[each] for each in found.values()], Trust())
 
 
-@pytest.fixture(scope="module", params=JOBS)
-def honest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[PartyId, Evidence]:
-    return session(JOBS[request.param], tmp_path_factory.mktemp("honest"))
+@pytest.fixture(scope="module")
+def honest_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Name of a job → where one honest session of it was, which the tests share."""
+
+    @cache
+    def folder(name: str) -> Path:
+        found = tmp_path_factory.mktemp("honest")
+        session(JOBS[name], found)
+        return found
+
+    return folder
+
+
+@pytest.fixture(params=JOBS)
+def honest(request: pytest.FixtureRequest, honest_folder: Callable[[str], Path]) -> dict[PartyId, Evidence]:
+    return evidence(honest_folder(request.param) / "run")
+
+
+@pytest.fixture
+def two(honest_folder: Callable[[str], Path]) -> dict[PartyId, Evidence]:
+    return evidence(honest_folder("two") / "run")
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> dict[PartyId, Evidence]:
-    return session(JOBS["two"], tmp_path_factory.mktemp("two"))
+def two_again(tmp_path_factory: pytest.TempPathFactory) -> dict[PartyId, Evidence]:
+    """Of another session of the same job."""
+    return session(JOBS["two"], tmp_path_factory.mktemp("again"))
 
 
-def test_nobody_can_test_a_guess_of_what_a_party_put_in(two: Mapping[PartyId, Evidence], tmp_path: Path) -> None:
+def test_nobody_can_test_a_guess_of_what_a_party_put_in(
+    two: Mapping[PartyId, Evidence], two_again: Mapping[PartyId, Evidence]
+) -> None:
     """A commitment is another one in each session, though the same is put in: by the dealer, nothing."""
-    again, key = session(JOBS["two"], tmp_path), (SERVER, COMMITTED)
-    assert not again[SERVER].put_in
+    key = SERVER, COMMITTED
+    assert not two_again[SERVER].put_in
     assert not two[SERVER].put_in
-    assert again["A"].received[key].digest != two["A"].received[key].digest
+    assert two_again["A"].received[key].digest != two["A"].received[key].digest
 
 
 def taken(found: Mapping[PartyId, Evidence]) -> list[tuple[PartyId, PartyId, Tag]]:
@@ -139,9 +161,11 @@ def test_an_honest_session_names_nobody_and_every_message_is_compared(honest: Ma
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("case", range(6))
-def test_whatever_one_party_sends_wrong_it_alone_is_named(name: str, case: int, tmp_path: Path) -> None:
-    job, chance = JOBS[name], random.Random(f"{name} {case}")
-    kinds = sorted({(sender, tag.kind) for sender, _, tag in taken(session(job, tmp_path / "before"))})
+def test_whatever_one_party_sends_wrong_it_alone_is_named(
+    name: str, case: int, honest_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    chance = random.Random(f"{name} {case}")
+    kinds = sorted({(sender, tag.kind) for sender, _, tag in taken(evidence(honest_folder(name) / "run"))})
     liar, kind = chance.choice([each for each in kinds if each[1] != Kind.HELLO])
     nth, seen = chance.choice([0, 0, 1]), list[Tag]()
 
@@ -151,7 +175,7 @@ def test_whatever_one_party_sends_wrong_it_alone_is_named(name: str, case: int, 
         seen.append(tag)
         return other(tensor) if len(seen) == nth + 1 else tensor
 
-    found = session(job, tmp_path / "after", change)
+    found = session(JOBS[name], tmp_path, change)
     wrong = [(sender, tag) for sender, _, tag in taken(found) if (sender, tag.kind) == (liar, kind)]
     verdict = judged(found)
     assert set(verdict.named) == ({liar} if len(seen) > nth and (liar, seen[nth]) in wrong else set())
@@ -350,14 +374,15 @@ def test_a_message_without_the_senders_signature_ends_the_session(tmp_path: Path
         train(saved(tmp_path / "data", JOBS["two"], small_graphs()), tmp_path / "run")
 
 
-def test_evidence_of_all_parties_and_of_one_session(two: Mapping[PartyId, Evidence], tmp_path: Path) -> None:
+def test_evidence_of_all_parties_and_of_one_session(
+    two: Mapping[PartyId, Evidence], two_again: Mapping[PartyId, Evidence]
+) -> None:
     with refused(ConfigError, code="parties"):
         dispute([[two["A"]], [two["B"]]], Trust())
     with refused(ConfigError, code="parties"):
         dispute([[two["A"]], [two["B"]], [two["B"]]], Trust())
-    again = session(JOBS["two"], tmp_path)
     with refused(ConfigError, code="session"):
-        judged({**two, "B": again["B"]})
+        judged({**two, "B": two_again["B"]})
     facts = two["B"].facts
     other = facts.model_copy(update={"software": {**facts.software, "scipy": "1.0"}})
     with refused(ConfigError, code="software", party="B"):
@@ -566,12 +591,13 @@ def test_an_error_of_the_auditors_machine_frames_nobody(
     assert found.stopped
 
 
-def test_a_prediction_is_not_signed_and_leaves_the_evidence_of_the_training(tmp_path: Path) -> None:
-    run = train(saved(tmp_path / "data", JOBS["two"], small_graphs()), tmp_path / "run")
-    before = evidence(run.path)["B"].received
-    predict(run.path)
-    assert evidence(run.path)["B"].received == before
-    traffic = json.loads((run.path / "parties" / "B" / "prediction_traffic.json").read_text())
+def test_a_prediction_is_not_signed_and_leaves_the_evidence_of_the_training(
+    two: Mapping[PartyId, Evidence], honest_folder: Callable[[str], Path]
+) -> None:
+    run = honest_folder("two") / "run"
+    predict(run)
+    assert evidence(run)["B"].received == two["B"].received
+    traffic = json.loads((run / "parties" / "B" / "prediction_traffic.json").read_text())
     assert traffic
     assert "signature" not in {each["kind"] for each in traffic}
 
