@@ -61,6 +61,9 @@ JOBS = {
         },
     ),
 }
+Found = Mapping[PartyId, Evidence]
+Folders = Callable[[str], Path]
+"""Name of a job → where one honest session of it was, which the tests share."""
 Change = Callable[[PartyId, PartyId, Tag, Tensor], Tensor]
 """(sender, receiver, tag, message) → what is signed and sent in its place."""
 
@@ -104,14 +107,12 @@ def all_evidence(run: Path) -> dict[PartyId, list[Evidence]]:
     return {sessions[0].party: sessions for sessions in read}
 
 
-def judged(found: Mapping[PartyId, Evidence]) -> Verdict:
+def judged(found: Found) -> Verdict:
     return dispute([[each] for each in found.values()], Trust())
 
 
 @pytest.fixture(scope="module")
-def honest_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Name of a job → where one honest session of it was, which the tests share."""
-
+def honest_folder(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     @cache
     def folder(name: str) -> Path:
         found = tmp_path_factory.mktemp("honest")
@@ -122,12 +123,12 @@ def honest_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], P
 
 
 @pytest.fixture(params=JOBS)
-def honest(request: pytest.FixtureRequest, honest_folder: Callable[[str], Path]) -> dict[PartyId, Evidence]:
+def honest(request: pytest.FixtureRequest, honest_folder: Folders) -> dict[PartyId, Evidence]:
     return evidence(honest_folder(request.param) / "run")
 
 
 @pytest.fixture
-def two(honest_folder: Callable[[str], Path]) -> dict[PartyId, Evidence]:
+def two(honest_folder: Folders) -> dict[PartyId, Evidence]:
     return evidence(honest_folder("two") / "run")
 
 
@@ -137,9 +138,7 @@ def two_again(tmp_path_factory: pytest.TempPathFactory) -> dict[PartyId, Evidenc
     return session(JOBS["two"], tmp_path_factory.mktemp("again"))
 
 
-def test_nobody_can_test_a_guess_of_what_a_party_put_in(
-    two: Mapping[PartyId, Evidence], two_again: Mapping[PartyId, Evidence]
-) -> None:
+def test_nobody_can_test_a_guess_of_what_a_party_put_in(two: Found, two_again: Found) -> None:
     """A commitment is another one in each session, though the same is put in: by the dealer, nothing."""
     key = SERVER, COMMITTED
     assert not two_again[SERVER].put_in
@@ -147,12 +146,12 @@ def test_nobody_can_test_a_guess_of_what_a_party_put_in(
     assert two_again["A"].received[key].digest != two["A"].received[key].digest
 
 
-def taken(found: Mapping[PartyId, Evidence]) -> list[tuple[PartyId, PartyId, Tag]]:
+def taken(found: Found) -> list[tuple[PartyId, PartyId, Tag]]:
     """Sender, receiver and tag of all messages that were taken."""
     return [(sender, receiver, tag) for receiver, each in found.items() for sender, tag in each.received]
 
 
-def test_an_honest_session_names_nobody_and_every_message_is_compared(honest: Mapping[PartyId, Evidence]) -> None:
+def test_an_honest_session_names_nobody_and_every_message_is_compared(honest: Found) -> None:
     found = judged(honest)
     assert (found.named, found.unjudged, found.stopped, found.unseen) == ({}, {}, {}, {})
     assert found.compared == {party: sum(each[0] == party for each in taken(honest)) for party in honest}
@@ -162,7 +161,7 @@ def test_an_honest_session_names_nobody_and_every_message_is_compared(honest: Ma
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("case", range(6))
 def test_whatever_one_party_sends_wrong_it_alone_is_named(
-    name: str, case: int, honest_folder: Callable[[str], Path], tmp_path: Path
+    name: str, case: int, honest_folder: Folders, tmp_path: Path
 ) -> None:
     chance = random.Random(f"{name} {case}")
     kinds = sorted({(sender, tag.kind) for sender, _, tag in taken(evidence(honest_folder(name) / "run"))})
@@ -305,7 +304,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_who_lies_to_the_auditor_of_an_honest_session_frames_nobody(name: str, two: Mapping[PartyId, Evidence]) -> None:
+def test_who_lies_to_the_auditor_of_an_honest_session_frames_nobody(name: str, two: Found) -> None:
     lie = LIES[name]
     found = judged({**two, lie.party: lie.change(two[lie.party])})
     assert set(found.named) == lie.named
@@ -335,7 +334,7 @@ def test_of_two_that_deviate_one_cannot_hide_behind_the_other(tmp_path: Path) ->
     assert {"A", "C"} <= set(found.unjudged)
 
 
-def test_a_table_out_of_range_does_not_frame_who_went_on(two: Mapping[PartyId, Evidence]) -> None:
+def test_a_table_out_of_range_does_not_frame_who_went_on(two: Found) -> None:
     """With what A hands over B's part would have ended before its last message: but A had put in something else."""
     big = {name: part * 2.0**16 if name.startswith("columns/") else part for name, part in two["A"].put_in.items()}
     found = judged({**two, "A": replace(two["A"], put_in=big)})
@@ -343,7 +342,7 @@ def test_a_table_out_of_range_does_not_frame_who_went_on(two: Mapping[PartyId, E
     assert "left the range" in found.stopped["B"]
 
 
-def test_a_party_that_goes_on_after_its_part_must_have_ended_is_named(two: Mapping[PartyId, Evidence]) -> None:
+def test_a_party_that_goes_on_after_its_part_must_have_ended_is_named(two: Found) -> None:
     """An honest party whose table leaves the range says so and sends nothing more."""
     big = {name: part * 2.0**60 if name.startswith("columns/") else part for name, part in two["B"].put_in.items()}
     own = replace(two["B"], put_in=big)
@@ -374,9 +373,7 @@ def test_a_message_without_the_senders_signature_ends_the_session(tmp_path: Path
         train(saved(tmp_path / "data", JOBS["two"], small_graphs()), tmp_path / "run")
 
 
-def test_evidence_of_all_parties_and_of_one_session(
-    two: Mapping[PartyId, Evidence], two_again: Mapping[PartyId, Evidence]
-) -> None:
+def test_evidence_of_all_parties_and_of_one_session(two: Found, two_again: Found) -> None:
     with refused(ConfigError, code="parties"):
         dispute([[two["A"]], [two["B"]]], Trust())
     with refused(ConfigError, code="parties"):
@@ -579,9 +576,7 @@ def test_a_party_that_stated_checkpoints_of_which_the_job_could_not_go_on_is_not
     assert set(judged({**found, "B": lies}).named) == {"B"}
 
 
-def test_an_error_of_the_auditors_machine_frames_nobody(
-    two: Mapping[PartyId, Evidence], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_auditors_machine_frames_nobody(two: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_space(self: Checkpoints, *_: object) -> None:
         raise RunError("no space is left")
 
@@ -591,9 +586,7 @@ def test_an_error_of_the_auditors_machine_frames_nobody(
     assert found.stopped
 
 
-def test_a_prediction_is_not_signed_and_leaves_the_evidence_of_the_training(
-    two: Mapping[PartyId, Evidence], honest_folder: Callable[[str], Path]
-) -> None:
+def test_a_prediction_is_not_signed_and_leaves_the_evidence_of_the_training(two: Found, honest_folder: Folders) -> None:
     run = honest_folder("two") / "run"
     predict(run)
     assert evidence(run)["B"].received == two["B"].received

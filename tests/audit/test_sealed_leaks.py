@@ -34,6 +34,7 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast
 from veilgraph.mpc.sealed import hidden_graph, machine
 from veilgraph.mpc.sealed.linked import DealerMachine
+from veilgraph.mpc.sealed.row_keys import expand_rows
 from veilgraph.mpc.sealed.wire import Wire
 from veilgraph.paradigms.sealed import roles
 from veilgraph.paradigms.sealed.program import SealedProgram
@@ -96,9 +97,8 @@ def rows_unmasked(patch: Patch) -> None:
 
 def hops_alike(patch: Patch) -> None:
     """Both masks are the same in every hop."""
-    expand = hidden_graph.expand_rows
     repeated(is_rows)(patch)
-    patch.setattr(hidden_graph, "expand_rows", lambda keys, _, like: expand(keys, 0, like))
+    patch.setattr(hidden_graph, "expand_rows", lambda keys, _, like: expand_rows(keys, 0, like))
 
 
 def told_otherwise(patch: Patch) -> None:

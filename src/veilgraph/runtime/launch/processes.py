@@ -25,6 +25,7 @@ from veilgraph.runtime.launch.fork_server import WorkerSpec, spawn_workers
 
 Result = TypeVar("Result")
 Tick = Callable[[], None]
+Look = Callable[[], bool]
 
 POLL_S: Final = 0.05
 """How often a launcher looks at its parties, at least."""
@@ -68,9 +69,8 @@ def run_threads(
     threads = [threading.Thread(target=run, args=(party,), name=f"party {party}", daemon=True) for party in programs]
 
     def some_run() -> bool:
-        # Not by sleeping: most jobs would end in the middle of it.
         if running := next((thread for thread in threads if thread.is_alive()), None):
-            running.join(POLL_S)
+            running.join(POLL_S)  # not by sleeping: most jobs would end in the middle of it
         return running is not None
 
     try:
@@ -131,21 +131,14 @@ def run_processes(
         raise first_cause(failures, silent)
 
 
-def _wait(
-    some_run: Callable[[], bool], failed: Callable[[], bool], tick: Tick, explained: Callable[[], bool] = lambda: True
-) -> None:
-    """Call ``tick`` until nothing runs, or ``GRACE_S`` after a failure, ``CAUSE_S`` while it is not ``explained``.
-
-    ``some_run`` waits for ``POLL_S`` at most.
-    """
+def _wait(some_run: Look, failed: Look, tick: Tick, explained: Look = lambda: True) -> None:
+    """Call ``tick`` until nothing runs, or ``GRACE_S`` after a failure, ``CAUSE_S`` while it is not ``explained``."""
     since = None
     while some_run():
         if since is None and failed():
             since = time.monotonic()
-        if since is not None:
-            waited_s = time.monotonic() - since
-            if waited_s > CAUSE_S or (waited_s > GRACE_S and explained()):
-                return
+        if since is not None and time.monotonic() - since > (GRACE_S if explained() else CAUSE_S):
+            return
         tick()
 
 

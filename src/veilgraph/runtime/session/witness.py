@@ -24,11 +24,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import scipy
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -120,12 +119,9 @@ class Recorder(Witness):
         save_tensors(_evidence(self._folder, self._number), tensors, self._facts.model_dump(mode="json"))
 
 
-_version: Final = cache(version)  # it reads and parses a file
-
-
 def software_here() -> dict[str, str]:
     """Return the versions, and the kind of machine, on which the last bit of a holder's own numbers may depend."""
-    return {**installed_software(), "scipy": _version("scipy"), "machine": platform.machine()}
+    return {**installed_software(), "scipy": scipy.__version__, "machine": platform.machine()}
 
 
 class SessionFacts(Exact):
