@@ -27,15 +27,13 @@ Result = TypeVar("Result")
 Tick = Callable[[], None]
 Look = Callable[[], bool]
 
-POLL_S: Final = 0.05
-"""How often a launcher looks at its parties, at least."""
+POLL_S: Final = 0.05  # how often a launcher looks at its parties, at least
 _FAILED: Final = 3
 PROCESS_DIED: Final = "process-died"
 """Code of the error of a party whose process ended without a word of why."""
 GRACE_S: Final = 2.0
 """How long the other parties have to end by themselves once one has failed."""
-CAUSE_S: Final = 20.0
-"""How long it is waited for the cause where those that failed only say that another party is gone."""
+CAUSE_S: Final = 20.0  # how long it is waited for the cause where those that failed only say that another is gone
 _MALLOC_OPTIONS: Final = {
     -8: 1,  # M_ARENA_MAX: one heap for all threads
     -4: 0,  # M_MMAP_MAX: large blocks from the heap as well
