@@ -69,8 +69,10 @@ def test_a_failing_callback_stops_every_party() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
+    started = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
         run_threads({"A": waits, "B": waits}, 30, interrupt)
+    assert time.perf_counter() - started < 15, "it is called while they wait"
     assert sorted(stopped) == ["A", "B"]
 
 
