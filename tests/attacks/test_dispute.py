@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,9 @@ JOBS = {
         },
     ),
 }
+Found = Mapping[PartyId, Evidence]
+Folders = Callable[[str], Path]
+"""Name of a job → where one honest session of it was, which the tests share."""
 Change = Callable[[PartyId, PartyId, Tag, Tensor], Tensor]
 """(sender, receiver, tag, message) → what is signed and sent in its place."""
 
@@ -103,34 +107,51 @@ def all_evidence(run: Path) -> dict[PartyId, list[Evidence]]:
     return {sessions[0].party: sessions for sessions in read}
 
 
-def judged(found: Mapping[PartyId, Evidence]) -> Verdict:
+def judged(found: Found) -> Verdict:
     return dispute([[each] for each in found.values()], Trust())
 
 
-@pytest.fixture(scope="module", params=JOBS)
-def honest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[PartyId, Evidence]:
-    return session(JOBS[request.param], tmp_path_factory.mktemp("honest"))
+@pytest.fixture(scope="module")
+def honest_folder(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    @cache
+    def folder(name: str) -> Path:
+        found = tmp_path_factory.mktemp("honest")
+        session(JOBS[name], found)
+        return found
+
+    return folder
+
+
+@pytest.fixture(params=JOBS)
+def honest(request: pytest.FixtureRequest, honest_folder: Folders) -> dict[PartyId, Evidence]:
+    return evidence(honest_folder(request.param) / "run")
+
+
+@pytest.fixture
+def two(honest_folder: Folders) -> dict[PartyId, Evidence]:
+    return evidence(honest_folder("two") / "run")
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> dict[PartyId, Evidence]:
-    return session(JOBS["two"], tmp_path_factory.mktemp("two"))
+def two_again(tmp_path_factory: pytest.TempPathFactory) -> dict[PartyId, Evidence]:
+    """Of another session of the same job."""
+    return session(JOBS["two"], tmp_path_factory.mktemp("again"))
 
 
-def test_nobody_can_test_a_guess_of_what_a_party_put_in(two: Mapping[PartyId, Evidence], tmp_path: Path) -> None:
+def test_nobody_can_test_a_guess_of_what_a_party_put_in(two: Found, two_again: Found) -> None:
     """A commitment is another one in each session, though the same is put in: by the dealer, nothing."""
-    again, key = session(JOBS["two"], tmp_path), (SERVER, COMMITTED)
-    assert not again[SERVER].put_in
+    key = SERVER, COMMITTED
+    assert not two_again[SERVER].put_in
     assert not two[SERVER].put_in
-    assert again["A"].received[key].digest != two["A"].received[key].digest
+    assert two_again["A"].received[key].digest != two["A"].received[key].digest
 
 
-def taken(found: Mapping[PartyId, Evidence]) -> list[tuple[PartyId, PartyId, Tag]]:
+def taken(found: Found) -> list[tuple[PartyId, PartyId, Tag]]:
     """Sender, receiver and tag of all messages that were taken."""
     return [(sender, receiver, tag) for receiver, each in found.items() for sender, tag in each.received]
 
 
-def test_an_honest_session_names_nobody_and_every_message_is_compared(honest: Mapping[PartyId, Evidence]) -> None:
+def test_an_honest_session_names_nobody_and_every_message_is_compared(honest: Found) -> None:
     found = judged(honest)
     assert (found.named, found.unjudged, found.stopped, found.unseen) == ({}, {}, {}, {})
     assert found.compared == {party: sum(each[0] == party for each in taken(honest)) for party in honest}
@@ -139,9 +160,11 @@ def test_an_honest_session_names_nobody_and_every_message_is_compared(honest: Ma
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("case", range(6))
-def test_whatever_one_party_sends_wrong_it_alone_is_named(name: str, case: int, tmp_path: Path) -> None:
-    job, chance = JOBS[name], random.Random(f"{name} {case}")
-    kinds = sorted({(sender, tag.kind) for sender, _, tag in taken(session(job, tmp_path / "before"))})
+def test_whatever_one_party_sends_wrong_it_alone_is_named(
+    name: str, case: int, honest_folder: Folders, tmp_path: Path
+) -> None:
+    chance = random.Random(f"{name} {case}")
+    kinds = sorted({(sender, tag.kind) for sender, _, tag in taken(evidence(honest_folder(name) / "run"))})
     liar, kind = chance.choice([each for each in kinds if each[1] != Kind.HELLO])
     nth, seen = chance.choice([0, 0, 1]), list[Tag]()
 
@@ -151,7 +174,7 @@ def test_whatever_one_party_sends_wrong_it_alone_is_named(name: str, case: int, 
         seen.append(tag)
         return other(tensor) if len(seen) == nth + 1 else tensor
 
-    found = session(job, tmp_path / "after", change)
+    found = session(JOBS[name], tmp_path, change)
     wrong = [(sender, tag) for sender, _, tag in taken(found) if (sender, tag.kind) == (liar, kind)]
     verdict = judged(found)
     assert set(verdict.named) == ({liar} if len(seen) > nth and (liar, seen[nth]) in wrong else set())
@@ -281,7 +304,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_who_lies_to_the_auditor_of_an_honest_session_frames_nobody(name: str, two: Mapping[PartyId, Evidence]) -> None:
+def test_who_lies_to_the_auditor_of_an_honest_session_frames_nobody(name: str, two: Found) -> None:
     lie = LIES[name]
     found = judged({**two, lie.party: lie.change(two[lie.party])})
     assert set(found.named) == lie.named
@@ -311,7 +334,7 @@ def test_of_two_that_deviate_one_cannot_hide_behind_the_other(tmp_path: Path) ->
     assert {"A", "C"} <= set(found.unjudged)
 
 
-def test_a_table_out_of_range_does_not_frame_who_went_on(two: Mapping[PartyId, Evidence]) -> None:
+def test_a_table_out_of_range_does_not_frame_who_went_on(two: Found) -> None:
     """With what A hands over B's part would have ended before its last message: but A had put in something else."""
     big = {name: part * 2.0**16 if name.startswith("columns/") else part for name, part in two["A"].put_in.items()}
     found = judged({**two, "A": replace(two["A"], put_in=big)})
@@ -319,7 +342,7 @@ def test_a_table_out_of_range_does_not_frame_who_went_on(two: Mapping[PartyId, E
     assert "left the range" in found.stopped["B"]
 
 
-def test_a_party_that_goes_on_after_its_part_must_have_ended_is_named(two: Mapping[PartyId, Evidence]) -> None:
+def test_a_party_that_goes_on_after_its_part_must_have_ended_is_named(two: Found) -> None:
     """An honest party whose table leaves the range says so and sends nothing more."""
     big = {name: part * 2.0**60 if name.startswith("columns/") else part for name, part in two["B"].put_in.items()}
     own = replace(two["B"], put_in=big)
@@ -350,14 +373,13 @@ def test_a_message_without_the_senders_signature_ends_the_session(tmp_path: Path
         train(saved(tmp_path / "data", JOBS["two"], small_graphs()), tmp_path / "run")
 
 
-def test_evidence_of_all_parties_and_of_one_session(two: Mapping[PartyId, Evidence], tmp_path: Path) -> None:
+def test_evidence_of_all_parties_and_of_one_session(two: Found, two_again: Found) -> None:
     with refused(ConfigError, code="parties"):
         dispute([[two["A"]], [two["B"]]], Trust())
     with refused(ConfigError, code="parties"):
         dispute([[two["A"]], [two["B"]], [two["B"]]], Trust())
-    again = session(JOBS["two"], tmp_path)
     with refused(ConfigError, code="session"):
-        judged({**two, "B": again["B"]})
+        judged({**two, "B": two_again["B"]})
     facts = two["B"].facts
     other = facts.model_copy(update={"software": {**facts.software, "scipy": "1.0"}})
     with refused(ConfigError, code="software", party="B"):
@@ -554,9 +576,7 @@ def test_a_party_that_stated_checkpoints_of_which_the_job_could_not_go_on_is_not
     assert set(judged({**found, "B": lies}).named) == {"B"}
 
 
-def test_an_error_of_the_auditors_machine_frames_nobody(
-    two: Mapping[PartyId, Evidence], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_auditors_machine_frames_nobody(two: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_space(self: Checkpoints, *_: object) -> None:
         raise RunError("no space is left")
 
@@ -566,12 +586,11 @@ def test_an_error_of_the_auditors_machine_frames_nobody(
     assert found.stopped
 
 
-def test_a_prediction_is_not_signed_and_leaves_the_evidence_of_the_training(tmp_path: Path) -> None:
-    run = train(saved(tmp_path / "data", JOBS["two"], small_graphs()), tmp_path / "run")
-    before = evidence(run.path)["B"].received
-    predict(run.path)
-    assert evidence(run.path)["B"].received == before
-    traffic = json.loads((run.path / "parties" / "B" / "prediction_traffic.json").read_text())
+def test_a_prediction_is_not_signed_and_leaves_the_evidence_of_the_training(two: Found, honest_folder: Folders) -> None:
+    run = honest_folder("two") / "run"
+    predict(run)
+    assert evidence(run)["B"].received == two["B"].received
+    traffic = json.loads((run / "parties" / "B" / "prediction_traffic.json").read_text())
     assert traffic
     assert "signature" not in {each["kind"] for each in traffic}
 

@@ -135,10 +135,10 @@ def seed_after_a_false_one(net: Network, thief: Identity) -> Tensor:
     return link.receive(SERVER, SEED)
 
 
-def abort(links: Sequence[NatsLink], why: str) -> None:
-    """Abort all links at once: each waits some time for peers that do not answer."""
+def at_once(end: Callable[[NatsLink], None], links: Sequence[NatsLink]) -> None:
+    """End all links: each waits some time for peers that do not answer."""
     with ThreadPoolExecutor(len(links)) as pool:
-        list(pool.map(lambda link: link.abort(why), links))
+        list(pool.map(end, links))
 
 
 @pytest.mark.parametrize("thief", THIEVES.values(), ids=THIEVES.keys())
@@ -152,7 +152,7 @@ def test_a_forged_seed_is_not_the_servers(net: Network, caplog: pytest.LogCaptur
 def test_without_certificates_a_forged_seed_is_the_servers(net: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Identity, "verify_peer", lambda *_: None)
     assert torch.equal(seed_after_a_false_one(net, IDENTITIES["C"]), FALSE)
-    abort(net.links, "the true server cannot deliver any more")
+    at_once(lambda link: link.abort("the true server cannot deliver any more"), net.links)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_who_believes_what_is_written_on_a_frame_is_lost(
     else:
         with pytest.raises(LinkError, match="closed its link"):
             link.receive(SERVER, SEED)
-    abort([link, server], "the other believes anything")
+    at_once(lambda link: link.abort("the other believes anything"), [link, server])
 
 
 @pytest.mark.parametrize("field", ["kind", "number", "index", "total", "content", "tag"])
@@ -438,10 +438,14 @@ def test_other_settings_or_parties_end_the_session_at_once(net: Network) -> None
         with refused(Disagreement, code="other-settings", party="server"):
             Channel(IDENTITIES["A"], "A", SERVER, session).hear(Channel(IDENTITIES[SERVER], SERVER, "A", other).hello)
     links = [net.link("A", session), net.link(SERVER, ChannelContext(session.job, ("A", SERVER), "others"))]
-    for link, other_name in zip(links, (SERVER, "A"), strict=True):
+
+    def take_part(link: NatsLink) -> None:
+        other_name = SERVER if link.party == "A" else "A"
         with refused(ProtocolError, code="other-settings", party=other_name):
             link.receive(other_name, SEED)
         link.stop("ProtocolError")  # as a party's part of a job does, with its own hello
+
+    at_once(take_part, links)
 
 
 def over_broker(net: Network, attack: Callable[[], None]) -> Callable[..., None]:

@@ -32,8 +32,9 @@ from veilgraph.audit.finding import AuditResult
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast
-from veilgraph.mpc.sealed import machine
+from veilgraph.mpc.sealed import hidden_graph, machine
 from veilgraph.mpc.sealed.linked import DealerMachine
+from veilgraph.mpc.sealed.row_keys import expand_rows
 from veilgraph.mpc.sealed.wire import Wire
 from veilgraph.paradigms.sealed import roles
 from veilgraph.paradigms.sealed.program import SealedProgram
@@ -84,7 +85,20 @@ def is_gate(forms: Forms) -> bool:
 
 
 def is_output(forms: Forms) -> bool:
-    return bool(forms) and forms[-1][0] == (N, 1)
+    """Of the larger logits and their classes, side by side."""
+    return bool(forms) and forms[-1][0] == (2, N, 1)
+
+
+def rows_unmasked(patch: Patch) -> None:
+    """Rows of a hop have a mask that is drawn, and one that is expanded from their keys."""
+    left_out(is_rows)(patch)
+    patch.setattr(hidden_graph, "expand_rows", lambda keys, _, like: like.new_zeros((len(keys), like.shape[1])))
+
+
+def hops_alike(patch: Patch) -> None:
+    """Both masks are the same in every hop."""
+    repeated(is_rows)(patch)
+    patch.setattr(hidden_graph, "expand_rows", lambda keys, _, like: expand_rows(keys, 0, like))
 
 
 def told_otherwise(patch: Patch) -> None:
@@ -110,8 +124,10 @@ def dealer_told(patch: Patch) -> None:
 
 def dealing_holder_told(patch: Patch) -> None:
     """The same, to all who hear of a checkpoint."""
+    tell = roles.SealedRole.tell_checkpoint
 
     def told(self: roles.SealedRole, epoch: int | None, others: Sequence[PartyId]) -> None:
+        tell(self, epoch, ())
         if epoch is not None and self.follows_checkpoint(epoch):
             edges = self.graph.num_edges % 251 if isinstance(self, roles.SealedHolder) else 1
             broadcast(self.session.link, sorted(others), Tag(Kind.READY, epoch, 1), torch.tensor([edges]).byte())
@@ -164,8 +180,8 @@ LEAKS: Mapping[str, Leak] = {
     "steps open under the same masks": Leak("mlp", repeated(is_step), "A", "secrets"),
     "comparisons open without masks": Leak("mlp", compared((TRAINING, HIDDEN)), "B", "bits"),
     "the output's mask is known": Leak("mlp", left_out(is_output), "A", "shares of the mask"),
-    "rows of a hop have no masks": Leak("mlp", left_out(is_rows), "A", "what the dealer corrects"),
-    "hops have the same masks": Leak("each", repeated(is_rows), "A", "what the dealer corrects"),
+    "rows of a hop have no masks": Leak("mlp", rows_unmasked, "A", "shares of masks under"),
+    "hops have the same masks": Leak("each", hops_alike, "A", "shares of masks under"),
     "edge weights have no mask": Leak("weighted", weights_unmasked, "B", "edge weights"),
     "edges have no random order": Leak("mlp", left_out(is_orders), "A", "orders", "orders"),
     "two graphs have the same random orders": Leak("each", repeated(is_orders), "A", "orders", "orders"),

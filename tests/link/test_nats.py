@@ -22,6 +22,7 @@ from veilgraph.deploy.broker import Cluster
 from veilgraph.link.channel import HEAD_BYTES, ChannelContext, FrameKind
 from veilgraph.link.nats import WINDOW_BYTES, NatsLink
 from veilgraph.link.nats_client import BrokerAddress, Brokers
+from veilgraph.link.sealed import Peer
 
 pytestmark = needs_broker
 JOBS = (f"job-{number}" for number in count())
@@ -330,6 +331,35 @@ def test_a_silent_party_has_failed_and_what_is_repeated_in_its_name_is_no_sign_o
     for link in links.values():
         link.abort("over")
     there.close()
+
+
+def test_who_ends_sends_the_receipt_that_its_peer_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where both end at once, and one's notice is lost: else the other waits for seconds at the end of a job."""
+    sent, take = list[tuple[str, bytes]](), Peer.take
+
+    def hand(subject: str, payload: bytes) -> list[bytes]:
+        sent.append((subject, payload))
+        return [] if ending and subject.startswith("vg.B.A.") and payload[:1] == b"\x01" else [payload]
+
+    def takes_slowly(self: Peer, sealed: bytes | bytearray | memoryview) -> bytes:
+        receipt = take(self, sealed)
+        if self.name == "B" and self.failure is not None:
+            time.sleep(0.5)
+        return receipt
+
+    ending, there = False, HostileBroker(broker().kits, hand)
+    links = joined(10.0, there)
+    links["A"].send("B", TAG, torch.ones(1))
+    links["B"].receive("A", TAG)
+    links["server"].close()
+    monkeypatch.setattr(Peer, "take", takes_slowly)
+    ending = True
+    closed(links)
+    there.close()
+    assert any(
+        subject.startswith("vg.B.A.") and payload[:1] == b"\x03" and payload[1] == FrameKind.STOPPED
+        for subject, payload in sent
+    )
 
 
 def test_a_party_that_cannot_reach_a_broker_says_so() -> None:

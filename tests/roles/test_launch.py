@@ -21,6 +21,7 @@ from tests.roles.federation import Settings, build_role, small_job, small_partie
 from veilgraph.core.errors import DataError, LinkTimeout, PeerFailed, RangeOverflow, VeilgraphError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.runtime.launch import fork_server
+from veilgraph.runtime.launch import processes as launch
 from veilgraph.runtime.launch.processes import PROCESS_DIED, Tick, run_processes, run_threads
 from veilgraph.runtime.session.training import train_step
 
@@ -68,9 +69,19 @@ def test_a_failing_callback_stops_every_party() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
+    started = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
         run_threads({"A": waits, "B": waits}, 30, interrupt)
+    assert time.perf_counter() - started < 15, "it is called while they wait"
     assert sorted(stopped) == ["A", "B"]
+
+
+def test_a_launcher_is_done_when_its_last_party_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when it looks the next time."""
+    monkeypatch.setattr(launch, "POLL_S", 30.0)
+    started = time.perf_counter()
+    run_threads(dict.fromkeys(PARTIES, lambda link: time.sleep(0.1)), 5, tick)
+    assert time.perf_counter() - started < 15
 
 
 # Hung parties

@@ -68,7 +68,6 @@ _FLUSH_S: Final = 15.0
 _TELL_S: Final = 2.0
 _JOIN_S: Final = 10.0
 _ABORTED: Final = "the job was stopped"
-_GONE: Final = ("stopped", "silent")  # codes of the failure of a peer that nobody need tell anything
 
 log = logging.getLogger("veilgraph")
 
@@ -205,6 +204,8 @@ class NatsLink(MailboxLink):
             for route in self._routes.values():
                 with route.changed:
                     route.changed.wait_for(route.is_told, max(0.0, deadline - time.monotonic()))
+                if route.serving.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                    route.serving.release()  # what was being sent is sent
             self._subscription.close()
             for route in self._routes.values():
                 route.wake.set()
@@ -422,9 +423,8 @@ class _Route:
         return self.peer.failure is not None or not (self.queue or self.kept)
 
     def is_told(self) -> bool:
-        """Whether the peer knows that this end has stopped, or cannot be told."""
-        failure = self.peer.failure
-        return self._told or (failure is not None and failure.code in _GONE)
+        """Whether the peer knows that this end has stopped, has a receipt for its own such notice, or is silent."""
+        return self._told or (self.peer.failure is not None and self.peer.failure.code == "silent")
 
     def give_up(self) -> None:
         """Drop all that is queued and kept for a peer that has failed."""
@@ -463,4 +463,5 @@ class _Route:
         with self.changed:
             of_pieces &= now >= self._due_at
             due = [kind for kind in self._owed if of_pieces or kind != FrameKind.PIECE]
+            self._told |= FrameKind.STOPPED in due
             return [self._owed.pop(kind) for kind in due]

@@ -18,7 +18,8 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
-LAST: Settings = {"train": {"select_by": "last"}}
+LAST: Settings = {"timeout_s": 150, "train": {"select_by": "last"}, "averaging": {"patience_s": 25}}
+"""Patient: a busy machine is no holder that drops out."""
 
 
 def some(*names: str) -> dict[str, PartyGraph]:

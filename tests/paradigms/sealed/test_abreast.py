@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.paradigms.cutting import CutError
+from tests.paradigms.cutting import CutError, epochs_of
 from tests.paradigms.sealed.programs import TWIN, by_trust, layers, outcomes, saved, small_graphs, small_job, trying
 from tests.paradigms.sealed.two_sessions import cut_and_resumed, nodes_with_equal_low_bits, repeated_messages
 from veilgraph.core.types import SERVER, PartyId
@@ -147,7 +147,10 @@ def test_holders_do_not_go_on_without_a_server_that_has_ended(
 
     def ends(self: SealedDealer, epoch: int | None) -> None:
         if epoch == 13:
-            time.sleep(2)
+            saved, before = epochs_of(tmp_path / "run"), dict[str, list[int]]()
+            while saved != before:  # until nobody goes on
+                time.sleep(0.5)
+                saved, before = epochs_of(tmp_path / "run"), saved
             raise CutError
         catch_up(self, epoch)
 

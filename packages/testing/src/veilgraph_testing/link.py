@@ -270,15 +270,19 @@ class LinksConformance(ABC):
     ) -> None:
         network, data = connect(timeout_s=60.0), torch.zeros(4 << 20, dtype=torch.uint8)
         network["B"].expect(64 << 20)
+        begun = 0
 
         def send(count: int) -> None:
-            for step in range(count):
-                network["A"].send("B", Tag(Kind.SHARE, step), data)
+            nonlocal begun
+            for begun in range(count):
+                network["A"].send("B", Tag(Kind.SHARE, begun), data)
 
         network["A"].send("B", Tag(Kind.SEED), data)
         network["B"].receive("A", Tag(Kind.SEED))
-        sent = later.submit(send, 32)  # twice what may be unread
-        time.sleep(2.0)
+        sent, before = later.submit(send, 32), -1  # twice what may be unread
+        while begun != before:  # until it waits
+            before = begun
+            time.sleep(0.3)
         network["server"].send("B", TAG, torch.ones(1))
         assert _same(network["B"].receive("server", TAG), torch.ones(1))
         for step in range(32):

@@ -25,16 +25,15 @@ from veilgraph.runtime.launch.fork_server import WorkerSpec, spawn_workers
 
 Result = TypeVar("Result")
 Tick = Callable[[], None]
+Look = Callable[[], bool]
 
-POLL_S: Final = 0.05
-"""How often it is looked whether parties still run."""
+POLL_S: Final = 0.05  # how often a launcher looks at its parties, at least
 _FAILED: Final = 3
 PROCESS_DIED: Final = "process-died"
 """Code of the error of a party whose process ended without a word of why."""
 GRACE_S: Final = 2.0
 """How long the other parties have to end by themselves once one has failed."""
-CAUSE_S: Final = 20.0
-"""How long it is waited for the cause where those that failed only say that another party is gone."""
+CAUSE_S: Final = 20.0  # how long it is waited for the cause where those that failed only say that another is gone
 _MALLOC_OPTIONS: Final = {
     -8: 1,  # M_ARENA_MAX: one heap for all threads
     -4: 0,  # M_MMAP_MAX: large blocks from the heap as well
@@ -66,19 +65,20 @@ def run_threads(
             network.fail(party, error)
 
     threads = [threading.Thread(target=run, args=(party,), name=f"party {party}", daemon=True) for party in programs]
+
+    def some_run() -> bool:
+        if running := next((thread for thread in threads if thread.is_alive()), None):
+            running.join(POLL_S)  # not by sleeping: most jobs would end in the middle of it
+        return running is not None
+
     try:
         for thread in threads:
             thread.start()
-        _wait(
-            lambda: any(thread.is_alive() for thread in threads),
-            lambda: bool(failures),
-            tick,
-            lambda: any(map(_explains, tuple(failures.values()))),
-        )
+        _wait(some_run, lambda: bool(failures), tick, lambda: any(map(_explains, tuple(failures.values()))))
     except BaseException as error:
         for party in programs:
             network.fail(party, error)
-        _wait(lambda: any(thread.is_alive() for thread in threads), lambda: True, lambda: None)
+        _wait(some_run, lambda: True, lambda: None)
         raise
     finally:
         torch.set_num_threads(threads_before)
@@ -118,26 +118,25 @@ def run_processes(
             codes = server.codes()
             return [reported_failure(each, code, reports[each], outputs[each]) for each, code in codes.items() if code]
 
-        _wait(server.runs, lambda: any(server.codes().values()), tick, lambda: any(map(_explains, read_failures())))
+        def some_run() -> bool:
+            time.sleep(POLL_S)
+            return server.runs()
+
+        _wait(some_run, lambda: any(server.codes().values()), tick, lambda: any(map(_explains, read_failures())))
         silent = [party for party in arguments if party not in server.codes()]
         failures = read_failures()
     if failures:
         raise first_cause(failures, silent)
 
 
-def _wait(
-    running: Callable[[], bool], failed: Callable[[], bool], tick: Tick, explained: Callable[[], bool] = lambda: True
-) -> None:
+def _wait(some_run: Look, failed: Look, tick: Tick, explained: Look = lambda: True) -> None:
     """Call ``tick`` until nothing runs, or ``GRACE_S`` after a failure, ``CAUSE_S`` while it is not ``explained``."""
     since = None
-    while running():
+    while some_run():
         if since is None and failed():
             since = time.monotonic()
-        if since is not None:
-            waited_s = time.monotonic() - since
-            if waited_s > CAUSE_S or (waited_s > GRACE_S and explained()):
-                return
-        time.sleep(POLL_S)
+        if since is not None and time.monotonic() - since > (GRACE_S if explained() else CAUSE_S):
+            return
         tick()
 
 

@@ -24,10 +24,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import scipy
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -121,7 +121,7 @@ class Recorder(Witness):
 
 def software_here() -> dict[str, str]:
     """Return the versions, and the kind of machine, on which the last bit of a holder's own numbers may depend."""
-    return {**installed_software(), "scipy": version("scipy"), "machine": platform.machine()}
+    return {**installed_software(), "scipy": scipy.__version__, "machine": platform.machine()}
 
 
 class SessionFacts(Exact):
