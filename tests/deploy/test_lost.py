@@ -36,6 +36,7 @@ BOTH = [(ITS_LOG_SAYS, "bank"), (ITS_LOG_SAYS, "shop")]
 MISSES_NOBODY = Failure(kind="PeerFailed")
 GONE_SHOP = Failure(kind="PeerFailed", lost="shop")
 LATE = Failure(kind="LinkTimeout", lost="bank")
+LOST_NOBODY = Failure(kind="LinkTimeout", lost="stranger")
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,9 @@ LATE = Failure(kind="LinkTimeout", lost="bank")
         ({"bank": GONE_SHOP, "shop": HEARD_STOP, HERE: GONE_SHOP}, None, [(LOST, "shop")]),
         ({"shop": LATE, "telco": LATE, "bank": LOST_SHOP}, None, [(LOST, "bank")]),
         ({HERE: STOPPED, "bank": GONE_SHOP, "shop": STOPPED}, None, [(ITS_LOG_SAYS, "shop")]),
+        # A site may say that it lost what is no site.
+        ({"bank": LOST_NOBODY}, None, [(ITS_LOG_SAYS, "bank")]),
+        ({"bank": LOST_NOBODY, "shop": HEARD_STOP}, None, [(LOST, "bank")]),
         # A sum that lacks a holder is no cause.
         ({"bank": LOST_SHOP, HERE: FEW}, "shop", [(LOST, "shop")]),
         ({"bank": LOST_SHOP, HERE: FEW, "shop": OWN}, None, [(ITS_LOG_SAYS, "shop")]),

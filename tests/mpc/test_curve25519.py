@@ -285,8 +285,10 @@ def test_a_library_that_cannot_be_loaded_is_gone_without_and_said(reload, monkey
 
 
 @needs_crypto_mb
-def test_a_library_that_multiplies_wrongly_is_not_trusted(reload, monkeypatch, caplog):
-    monkeypatch.setattr(ctypes, "CDLL", lambda path: Library(8, 0))
+@pytest.mark.parametrize("status", [0, 4, 0x44444444])
+def test_a_library_that_multiplies_wrongly_is_not_trusted(reload, monkeypatch, caplog, status):
+    """Of products that are not 0 it may say so: else the party that sent points would be blamed."""
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: Library(8, status))
     assert fast_multiply() is None
     assert "crypto_mb multiplies wrongly" in caplog.text
 

@@ -73,6 +73,18 @@ def test_ends_at_other_holders_become_rows_behind_ones_own(tmp_path: Path) -> No
     assert "elsewhere/w" in everybody.ids
 
 
+@pytest.mark.parametrize("common", [None, ["v", "u"]])
+def test_edges_of_holders_are_ones_own_where_no_other_holders_nodes_count(
+    tmp_path: Path, common: list[str] | None
+) -> None:
+    """Whether edges are read before an alignment, and moved, or after it."""
+    write(tmp_path / "nodes.csv", {"id": ["u", "v"], "x": [1, 2]})
+    ends = {"a": ["u", "u"], "b": ["v", "k"], "at a": ["bank", "bank"], "at b": ["bank", "north"]}
+    write(tmp_path / "edges.csv", ends)
+    graph = build(party(edges=[{"source_holder": "at a", "target_holder": "at b"}]), tmp_path, common).graph
+    assert sorted(graph.edge_index.T.tolist()) == [[0, 1], [1, 0]]
+
+
 def test_moved_edges_are_those_over_the_moved_nodes(tmp_path: Path) -> None:
     rows, order = {"a": ["u", "v", "007", "u"], "b": ["v", "007", "007", "007"]}, np.array([2, 0, 1])
     moved = read_edge_table(tmp_path, rows).move(order)

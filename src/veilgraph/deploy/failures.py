@@ -93,8 +93,10 @@ def errors_of(
     """
     causes = {site for site, failure in failures.items() if not failure.is_consequence}
     at = {SERVER: roles.deals}
-    missed = {at.get(failure.lost, failure.lost): site for site, failure in failures.items()}
-    count = Counter(at.get(failure.lost, failure.lost) for failure in failures.values())
+    missing = [(at.get(failure.lost, failure.lost), site, failure.is_timeout) for site, failure in failures.items()]
+    missing = [each for each in missing if each[0] in sites]  # a site may say that it lost any name at all
+    missed = {lost: site for lost, site, _ in missing}
+    count = Counter(lost for lost, *_ in missing)
     silent = [site for site in sites if site not in failures and site in missed]
     if not causes and ended in sites and ended not in failures:
         words = "its process of the job ended without a word; look at its site's log, and at what else its machine says"
@@ -103,7 +105,7 @@ def errors_of(
         return [_lost_error(site, missed[site], roles) for site in silent]
     alone = {site for site, failure in failures.items() if not failure.lost}
     named = causes or alone & missed.keys() or alone
-    waited = {at.get(failure.lost, failure.lost): site for site, failure in failures.items() if failure.is_timeout}
+    waited = {lost: site for lost, site, is_timeout in missing if is_timeout}
     if not named:
         among = [site for site in sites if site in (waited or missed)]
         most = [site for site in among if count[site] == max(count[each] for each in among)]

@@ -80,7 +80,11 @@ def common_first(nodes: int, rows: Rows) -> Rows:
 def read_edge_tables(
     settings: TableSettings, base: Path, table: NodeTable, elsewhere: RemoteNodes | None = None
 ) -> list[EdgeTable]:
-    """Read a party's edge tables over the rows of ``table``; ``DataError``: a rule is broken."""
+    """Read a party's edge tables over the rows of ``table``; ``DataError``: a rule is broken.
+
+    Other holders' nodes are added to ``elsewhere``; None: edges that end at one are dropped.
+    """
+    elsewhere = elsewhere or RemoteNodes(settings.party)
     return [read_edges(edges, base, table.ids, settings.ids, elsewhere) for edges in settings.edges]
 
 
