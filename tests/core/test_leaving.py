@@ -9,9 +9,12 @@ from tests.forks import Forks
 
 
 def test_an_interpreter_aborts_beneath_a_party_that_computes(forks: Forks) -> None:
-    """The fault itself: without ``leave`` a good message is followed by SIGABRT."""
-    ended = forks.run(target="tests.leaving:interpreter_ends")
-    assert ended.stderr.startswith("a bad row\n")
+    """The fault itself: without ``leave`` a good message is followed by SIGABRT, unless the process ends first."""
+    for _ in range(5):
+        ended = forks.run(target="tests.leaving:interpreter_ends")
+        assert ended.stderr.startswith("a bad row\n")
+        if sys.version_info >= (3, 14) or ended.exit_code == -signal.SIGABRT:
+            break
     if sys.version_info < (3, 14):
         assert ended.exit_code == -signal.SIGABRT
         assert "terminate called" in ended.stderr
