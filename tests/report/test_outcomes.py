@@ -40,6 +40,16 @@ def outcomes(path: Path, rows: Sequence[tuple[str, str, str]]) -> OutcomeTable:
     return OutcomeTable(path, "who", "what", "when")
 
 
+def predicting(made: Path, folder: Path, likely: torch.Tensor, classes: list[str]) -> tuple[Path, Sequence[str]]:
+    """A copy of a run that predicts these chances of other classes, [N, C], and its nodes' ids."""
+    run = Path(shutil.copytree(made, folder / "run"))
+    store = RunDirectory.open(run).party("A")
+    known = store.ids()
+    assert known is not None
+    save_predictions(store, Predicted(likely), known, classes)
+    return run, known
+
+
 def month(number: int) -> str:
     return f"2026-0{1 + number % 3}-0{1 + number % 9}"
 
@@ -146,27 +156,17 @@ def test_calibrated_probabilities_foresee(made: Path, tmp_path: Path) -> None:
 
 
 def test_outcomes_of_whole_numbers_may_have_a_point(made: Path, tmp_path: Path) -> None:
-    run = tmp_path / "numbers"
-    shutil.copytree(made, run)
-    store = RunDirectory.open(run).party("A")
-    known = store.ids()
-    assert known is not None
-    save_predictions(store, Predicted(torch.tensor([[0.2, 0.8]]).repeat(NODES, 1)), known, ["0", "1"])
+    run, known = predicting(made, tmp_path, torch.tensor([[0.2, 0.8]]).repeat(NODES, 1), ["0", "1"])
     table = outcomes(tmp_path / "o.csv", [(text, f"{place % 4 > 0:d}.0", "") for place, text in enumerate(known)])
     (found,) = watch([run], OutcomeTable(table.file, "who", "what")).watched
     assert found.found == pytest.approx(0.75 * found.nodes, rel=0.1)
 
 
 def test_of_more_classes_those_are_counted_that_were_taken_rightly(made: Path, tmp_path: Path) -> None:
-    run = tmp_path / "three"
-    shutil.copytree(made, run)
-    store = RunDirectory.open(run).party("A")
-    known = store.ids()
-    assert known is not None
     likely = torch.tensor([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1]], dtype=torch.float64).repeat(
         NODES // 3, 1
     )
-    save_predictions(store, Predicted(likely), known, ["a", "b", "c"])
+    run, known = predicting(made, tmp_path, likely, ["a", "b", "c"])
     table = outcomes(tmp_path / "o.csv", [(text, "cab"[place % 3], "") for place, text in enumerate(known)])
     (found,) = watch([run], OutcomeTable(table.file, "who", "what")).watched
     assert found.found == found.nodes

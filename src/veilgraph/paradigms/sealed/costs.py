@@ -180,7 +180,7 @@ def _peak_memory(context: Context, kept: tuple[int, int, int], widest: int, deal
 def _dealt_memory(context: Context, kept: tuple[int, int, int], widest: int) -> dict[PartyId, int]:
     """Estimate peak memory in bytes where the server deals."""
     sizes, plan = context.sizes, context.plan
-    if sizes.blocks:  # of 10^5 and 3·10^5 accounts, within a fifth (docs/explanation/union.md)
+    if sizes.blocks:  # of 10^5 to 10^6 accounts, all within a fifth (docs/explanation/union.md)
         columns = context.width_of(context.abreast[0], *plan.home, *plan.blocks, *filter(is_apart, plan.blocks))
         over = {holder: (1 + plan.directed) * (sizes.nodes + edges) for holder, edges in sizes.edges.items()}
         found = {holder: 424_000_000 + 110 * sizes.nodes * columns + 140 * slots for holder, slots in over.items()}
