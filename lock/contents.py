@@ -26,7 +26,7 @@ SOURCES = (
         "README.md",
         "SECURITY.md",
     ),
-    *("constraints.txt", "pyproject.toml", "deploy/*", "docs/*.md", "docs/*.svg", "lock/*", "src/*"),
+    *("constraints.txt", "pyproject.toml", "deploy/*", "docs/*.md", "docs/*.svg", "docs/*.png", "lock/*", "src/*"),
     *(
         f"packages/{name}/{part}"
         for name in ("averaging", "datasets", "machines", "node_dp", "testing", "wizard")

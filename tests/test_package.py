@@ -249,5 +249,5 @@ def test_the_wheel_works_where_nothing_else_is(built, version, tmp_path):
     assert called("veilgraph", "--version").split() == ["veilgraph", __version__]
     assert "test accuracy" in called("veilgraph", "demo", "--epochs", "2")
     called("veilgraph", "data", "export", "digits", "--out", "tables", "--holders", "2")
-    assert "test accuracy" in called("veilgraph", "train", "tables/job.yaml", "--out", "own", "train.epochs=2")
+    assert "test accuracy" in called("veilgraph", "train", "tables/job.yaml", "--out", "own", "--set", "train.epochs=2")
     assert "is not a start-up kit" in called("veilgraph", "net", "status", "--kit", "kit", rc=1)
