@@ -209,6 +209,12 @@ def write_tables(tables: Tables, party: PartyId, path: Path) -> None:
     write_whole(path, yaml_bytes(tables.described(party)))
 
 
+def without_copies(message: str, run: RunDirectory) -> str:
+    """Name in a message the tables that a party brought in memory, not the run's copies of them."""
+    copies = re.escape(str(run.path.absolute() / "parties")) + rf"/([^/\s]+)/{TABLES}/(\w+)\.parquet"
+    return re.sub(copies, r"party '\1': \2", message)
+
+
 def gather_inputs(
     settings: JobSettings,
     parties: GivenParties | None,

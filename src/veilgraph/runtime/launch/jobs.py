@@ -38,7 +38,7 @@ from veilgraph.protocol.job_file import JOBS
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.protocol.role import BEGINNING
-from veilgraph.runtime.launch.inputs import GivenIds, GivenParties, gather_inputs, save_inputs
+from veilgraph.runtime.launch.inputs import GivenIds, GivenParties, gather_inputs, save_inputs, without_copies
 from veilgraph.runtime.launch.processes import run_processes, run_threads
 from veilgraph.runtime.session.party import SimulatedWork, check_spread, run_simulated
 from veilgraph.runtime.store.lifetime import GivenLedgers, check_kept
@@ -322,11 +322,14 @@ def _discarded_if_refused(run: RunDirectory) -> Iterator[None]:
     """Leave nothing of a run that is refused before anything of the data is sent; else log what is left, and why."""
     try:
         yield
-    except (ConfigError, DataError, RunError):
+    except (ConfigError, DataError, RunError) as error:
         run.discard_unsent()
         if run.path.exists():
             log.warning("%s records what parties had sent by then; delete it, or train into another folder", run.path)
-        raise
+            raise
+        if (said := without_copies(str(error), run)) == str(error):
+            raise
+        raise error.told(said) from None
 
 
 def _train(run: RunDirectory, work: SimulatedWork, options: RunOptions) -> TrainResult:
