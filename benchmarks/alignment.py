@@ -82,9 +82,13 @@ def _own_ids(party: str, count: int, common: int) -> list[str]:
 
 def _party(folder: str, party: str, sizes: Sequence[int], joined: Link) -> None:
     link, holders = RecordedLink(joined), HOLDERS[: len(sizes)]
-    own = [] if party == SERVER else _own_ids(party, sizes[holders.index(party)], min(sizes) // 2)
+    stated = dict(zip(holders, sizes, strict=True))
+    own = [] if party == SERVER else _own_ids(party, stated[party], min(sizes) // 2)
     started, cpu_started = time.perf_counter(), time.process_time()
-    common = align_server(link, holders).common if party == SERVER else len(align_holder(link, holders, own).rows)
+    if party == SERVER:
+        common = align_server(link, holders).common
+    else:
+        common = len(align_holder(link, holders, own, stated=stated).rows)
     result = {
         "gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
         "seconds": time.perf_counter() - started,

@@ -70,6 +70,11 @@ def _to_bytes(scalar: int) -> bytes:
     return scalar.to_bytes(POINT_BYTES, "little")
 
 
+def draw_inverses(secrets: SecretSource) -> tuple[bytes, bytes]:
+    """Draw b, and return it and s with b·s = ±1 modulo q, 32 bytes each."""
+    return _draw_factors(_to_bytes(1), secrets)
+
+
 def _draw_factors(scalar: bytes, secrets: SecretSource) -> tuple[bytes, bytes]:
     """Draw a scalar, and return it and one whose product with it is ±scalar modulo q."""
     while True:  # likewise

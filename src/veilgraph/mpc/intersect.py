@@ -7,6 +7,11 @@ multiplies by sᵢ. It alone so holds ±(Π k)·H(id) of its own ids, the same p
 holder ever sees another's. Hashes of these points go to the server, which knows no id and no key, intersects them, and
 returns the common ones in ascending order: the agreed order.
 
+Two holders are no ring, as each learns by the result which of its ids the other has. The one with more ids has the
+only key, k. It computes k·H(id) of its ids alone, and sends the other holder hashes of these points; the other one gets
+k·H(id) of its own ids by points that it blinds. Other ids than common ones it replaces with random tokens for the
+server, for the server with the holder that has k could test guesses.
+
 An alignment lists the common ids in another order each time, and what is drawn for a row in training would follow that.
 So the first holder orders the ids by keyed hashes and tells the other holders, and not the server, where each goes.
 
@@ -32,7 +37,7 @@ from veilgraph.core.randomness import LearningStreams, expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, receive_as
-from veilgraph.mpc.curve25519 import draw_scalars, hash_and_multiply, multiply
+from veilgraph.mpc.curve25519 import draw_inverses, draw_scalars, hash_and_multiply, multiply
 from veilgraph.mpc.x25519 import POINT_BYTES, Points
 
 TOKEN_BYTES: Final = 16
@@ -40,6 +45,7 @@ TOKEN_BYTES: Final = 16
 PIECE_ROWS: Final = 1 << 13
 MAX_IDS: Final = 10_000_000  # largest set of a holder: a list without end would keep its relays busy for ever
 
+_TWO: Final = 2  # holders, who compare without a ring
 _KEY_ROUND: Final = 1  # of the tag under which the first holder tells others the key of known ids' tokens
 _TOKEN_DTYPE: Final = np.dtype(f"S{TOKEN_BYTES}")
 
@@ -95,13 +101,11 @@ def align_holder(
     set_sizes: dict[PartyId, int] = {}
     is_known = np.fromiter(map(set(known).__contains__, ids), np.bool_, len(ids))
     places, kept = np.flatnonzero(~is_known & grows), np.flatnonzero(is_known)
-    ring = _Ring(link, holders, secrets, stated or {})
-    tokens = np.empty(0, _TOKEN_DTYPE)
+    tokens, ring = np.empty(0, _TOKEN_DTYPE), _Ring(link, holders, secrets, stated or {})
     if grows:
         places = places[expand(secrets(SEED_BYTES), "order", (len(places),)).argsort().numpy()]
-        ring.send_own(ids, places)
-        set_sizes = {**ring.relay(), link.party: len(places)}
-        tokens = ring.collect_own(len(places))
+        tokens, sizes = (ring.go_round if len(holders) > _TWO else ring.compare)(ids, places)
+        set_sizes = {**sizes, link.party: len(places)}
     if known:
         key = _agree_on_key(link, holders, secrets)
         digests = [
@@ -111,21 +115,15 @@ def align_holder(
         places = np.concatenate([places, kept])
     ascending = tokens.argsort()
     tokens = tokens[ascending]
-    if not _is_ascending(tokens):
-        raise ProtocolError(
-            f"{ring.previous} returned the points of {link.party} with one of them twice",
-            code="points-twice",
-            party=ring.previous,
-        )
+    ring.check_once(tokens)
     link.send(SERVER, Tag(Kind.ID_TOKENS), _to_tensor(tokens))
     common = _receive_tokens(link, SERVER, Tag(Kind.COMMON_IDS))
-    found = np.searchsorted(tokens, common)
-    if (found == len(tokens)).any() or (tokens[found] != common).any():
+    if not _are_in(common, tokens).all():
         raise ProtocolError(
             f"{SERVER} sent {link.party} common ids that {link.party} does not have", code="foreign-ids", party=SERVER
         )
     _check_any_common(common, holders)
-    rows = torch.from_numpy(places[ascending[found]])
+    rows = torch.from_numpy(places[ascending[np.searchsorted(tokens, common)]])
     sizes = {holder: set_sizes[holder] for holder in holders if holder in set_sizes}
     return _Alignment(rows, _tokens_digest(common), sizes)
 
@@ -169,15 +167,44 @@ class _Ring:
         self._link, self._secrets = link, secrets
         self._next = holders[(place + 1) % len(holders)]
         self._owners = [holders[place - passed] for passed in range(len(holders))]
-        self._blind, self._seal, self._key = draw_scalars(secrets)
+        self._keeper = max(holders, key=lambda holder: stated.get(holder, 0))
+        if len(holders) > _TWO:
+            self._blind, self._seal, self._key = draw_scalars(secrets)
+        else:
+            self._blind, self._seal = draw_inverses(secrets)
+            self._key = self._blind
 
-    def send_own(self, ids: Sequence[str], places: NDArray[np.int64]) -> None:
+    def go_round(self, ids: Sequence[str], places: NDArray[np.int64]) -> tuple[Tokens, dict[PartyId, int]]:
+        """Return tokens of the ids at ``places``, and how many ids each other holder has."""
+        self._send_own(ids, places)
+        sizes = self._relay()
+        return self._collect_own(len(places)), sizes
+
+    def compare(self, ids: Sequence[str], places: NDArray[np.int64]) -> tuple[Tokens, dict[PartyId, int]]:
+        """Do so with one other holder; the one with fewer ids gets random tokens for those that are not common."""
+        other, tag = self.previous, Tag(Kind.ID_TOKENS)
+        if self._link.party == self._keeper:
+            tokens = np.empty(len(places), _TOKEN_DTYPE)
+            for start in range(0, len(places), PIECE_ROWS):
+                piece = places[start : start + PIECE_ROWS]
+                tokens[start : start + len(piece)] = _hash_points(self._hash(ids, piece))
+            self._link.send(other, tag, _to_tensor(np.sort(tokens)))
+            return tokens, self._relay()
+        self._send_own(ids, places)
+        tokens = self._collect_own(len(places))
+        theirs = _receive_tokens(self._link, other, tag)
+        self._check_most(other, len(theirs))
+        self.check_once(np.sort(tokens))  # before some of them go
+        alone = ~_are_in(tokens, theirs)
+        tokens[alone] = _to_tokens([self._secrets(TOKEN_BYTES * int(alone.sum()))])
+        return tokens, {other: len(theirs)}
+
+    def _send_own(self, ids: Sequence[str], places: NDArray[np.int64]) -> None:
         """Send the ids at ``places`` to the next one as points b·H(id), in pieces; the last one is shorter."""
         for step, start in enumerate(range(0, len(places) + 1, PIECE_ROWS)):
-            names = [ids[row].encode() for row in places[start : start + PIECE_ROWS].tolist()]
-            self._send(step, 0, hash_and_multiply(self._blind, names))
+            self._send(step, 0, self._hash(ids, places[start : start + PIECE_ROWS]))
 
-    def relay(self) -> dict[PartyId, int]:
+    def _relay(self) -> dict[PartyId, int]:
         """Multiply all others' lists by this holder's key and pass them on, one piece of each in turn: owner → length.
 
         Whatever a piece waits for at the previous holder comes earlier in that holder's turns, so no ring can lock.
@@ -192,32 +219,43 @@ class _Ring:
                 rows = piece.shape[0]
                 owner = self._owners[passed]
                 sizes[owner] += rows
-                if rows > PIECE_ROWS or sizes[owner] > self._most[owner]:
-                    raise ProtocolError(
-                        f"{self.previous} sent {self._link.party} {rows} points at once, {sizes[owner]} in all; "
-                        f"the limits are {PIECE_ROWS} and {self._most[owner]} for the ids of {owner}",
-                        code="too-many-ids",
-                        key=owner,
-                        value=sizes[owner],
-                        party=self.previous,
-                    )
+                self._check_most(owner, sizes[owner], rows)
                 if rows == PIECE_ROWS:
                     longer.append(passed)
                 self._send(step, passed, self._multiply(self._key, piece))
             unfinished, step = longer, step + 1
         return sizes
 
-    def collect_own(self, count: int) -> Tokens:
+    def _collect_own(self, count: int) -> Tokens:
         """Receive this holder's list back and multiply by s: tokens of ``count`` ids, in its order."""
         tokens = np.empty(count, _TOKEN_DTYPE)
         for step, start in enumerate(range(0, count + 1, PIECE_ROWS)):
             piece = self._receive(step, len(self._owners) - 1, min(PIECE_ROWS, count - start))
-            points = self._multiply(self._seal, piece).tobytes()
-            digests = [
-                hashlib.sha256(points[at : at + POINT_BYTES]).digest() for at in range(0, len(points), POINT_BYTES)
-            ]
-            tokens[start : start + len(digests)] = _to_tokens(digest[:TOKEN_BYTES] for digest in digests)
+            tokens[start : start + len(piece)] = _hash_points(self._multiply(self._seal, piece))
         return tokens
+
+    def check_once(self, ascending: Tokens) -> None:
+        """Raise ``ProtocolError`` where a point came back twice."""
+        if not _is_ascending(ascending):
+            raise ProtocolError(
+                f"{self.previous} returned the points of {self._link.party} with one of them twice",
+                code="points-twice",
+                party=self.previous,
+            )
+
+    def _check_most(self, owner: PartyId, size: int, rows: int = 0) -> None:
+        if rows > PIECE_ROWS or size > self._most[owner]:
+            raise ProtocolError(
+                f"{self.previous} sent {self._link.party} {rows or size} points at once, {size} in all; "
+                f"the limits are {PIECE_ROWS} and {self._most[owner]} for the ids of {owner}",
+                code="too-many-ids",
+                key=owner,
+                value=size,
+                party=self.previous,
+            )
+
+    def _hash(self, ids: Sequence[str], places: NDArray[np.int64]) -> Points:
+        return hash_and_multiply(self._blind, [ids[row].encode() for row in places.tolist()])
 
     def _send(self, step: int, passed: int, points: Points) -> None:
         self._link.send(self._next, Tag(Kind.BLINDED_IDS, step, passed), torch.from_numpy(points))
@@ -287,6 +325,19 @@ def _receive_tokens(link: Link, sender: PartyId, tag: Tag) -> Tokens:
 
 def _to_tokens(digests: Iterable[bytes]) -> Tokens:
     return np.frombuffer(b"".join(digests), _TOKEN_DTYPE)
+
+
+def _hash_points(points: Points) -> Tokens:
+    rows = points.tobytes()
+    digests = [hashlib.sha256(rows[at : at + POINT_BYTES]).digest() for at in range(0, len(rows), POINT_BYTES)]
+    return _to_tokens(digest[:TOKEN_BYTES] for digest in digests)
+
+
+def _are_in(some: Tokens, ascending: Tokens) -> NDArray[np.bool_]:
+    places = np.searchsorted(ascending, some)
+    found = places < len(ascending)
+    found[found] = ascending[places[found]] == some[found]
+    return found
 
 
 def _is_ascending(tokens: Tokens) -> bool:
