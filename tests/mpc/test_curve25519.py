@@ -18,7 +18,8 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.mpc import curve25519, x25519
 from veilgraph.mpc.curve25519 import ORDER, draw_scalars, hash_and_multiply, multiply
-from veilgraph.mpc.x25519 import POINT_BYTES, fast_multiply, multiply_by_openssl
+from veilgraph.mpc.hash_to_curve import POINT_BYTES
+from veilgraph.mpc.x25519 import fast_multiply, multiply_by_openssl
 
 P = 2**255 - 19
 A = 486662

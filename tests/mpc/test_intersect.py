@@ -17,8 +17,9 @@ from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc import intersect
 from veilgraph.mpc.curve25519 import draw_inverses, draw_scalars, hash_and_multiply
+from veilgraph.mpc.hash_to_curve import POINT_BYTES
 from veilgraph.mpc.intersect import align_holder, align_server
-from veilgraph.mpc.x25519 import POINT_BYTES, fast_multiply, multiply_by_openssl
+from veilgraph.mpc.x25519 import fast_multiply, multiply_by_openssl
 
 PRIME = 2**255 - 19
 Ids = Mapping[PartyId, Sequence[str]]

@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Final
 
 import numpy as np
@@ -38,14 +39,18 @@ from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, receive_as
 from veilgraph.mpc.curve25519 import draw_inverses, draw_scalars, hash_and_multiply, multiply
-from veilgraph.mpc.x25519 import POINT_BYTES, Points
+from veilgraph.mpc.hash_to_curve import POINT_BYTES, HashAll, hash_all, hash_processes
+from veilgraph.mpc.ring import available_cores, in_parallel
+from veilgraph.mpc.x25519 import Points
 
 TOKEN_BYTES: Final = 16
 # Points per message: 30 to 200 milliseconds of work. A piece with fewer rows, perhaps none, ends its list.
 PIECE_ROWS: Final = 1 << 13
 MAX_IDS: Final = 10_000_000  # largest set of a holder: a list without end would keep its relays busy for ever
 
-_TWO: Final = 2  # holders, who compare without a ring
+_HASHING: Final = 8  # processes at most: threads of this one keep up with no more
+_WORTHWHILE: Final = 1 << 4  # pieces for each process, whose start takes as long
+TWO: Final = 2  # holders, who compare without a ring
 _KEY_ROUND: Final = 1  # of the tag under which the first holder tells others the key of known ids' tokens
 _TOKEN_DTYPE: Final = np.dtype(f"S{TOKEN_BYTES}")
 
@@ -103,8 +108,7 @@ def align_holder(
     places, kept = np.flatnonzero(~is_known & grows), np.flatnonzero(is_known)
     tokens, ring = np.empty(0, _TOKEN_DTYPE), _Ring(link, holders, secrets, stated or {})
     if grows:
-        places = places[expand(secrets(SEED_BYTES), "order", (len(places),)).argsort().numpy()]
-        tokens, sizes = (ring.go_round if len(holders) > _TWO else ring.compare)(ids, places)
+        tokens, sizes = (ring.go_round if len(holders) > TWO else ring.compare)(ids, places)
         set_sizes = {**sizes, link.party: len(places)}
     if known:
         key = _agree_on_key(link, holders, secrets)
@@ -168,30 +172,26 @@ class _Ring:
         self._next = holders[(place + 1) % len(holders)]
         self._owners = [holders[place - passed] for passed in range(len(holders))]
         self._keeper = max(holders, key=lambda holder: stated.get(holder, 0))
-        if len(holders) > _TWO:
+        if len(holders) > TWO:
             self._blind, self._seal, self._key = draw_scalars(secrets)
         else:
             self._blind, self._seal = draw_inverses(secrets)
             self._key = self._blind
 
     def go_round(self, ids: Sequence[str], places: NDArray[np.int64]) -> tuple[Tokens, dict[PartyId, int]]:
-        """Return tokens of the ids at ``places``, and how many ids each other holder has."""
-        self._send_own(ids, places)
+        """Return tokens of the ids at ``places``, and how many ids each other holder brings."""
+        order = self._send_own(ids, places)
         sizes = self._relay()
-        return self._collect_own(len(places)), sizes
+        return self._collect_own(order), sizes
 
     def compare(self, ids: Sequence[str], places: NDArray[np.int64]) -> tuple[Tokens, dict[PartyId, int]]:
         """Do so with one other holder; the one with fewer ids gets random tokens for those that are not common."""
         other, tag = self.previous, Tag(Kind.ID_TOKENS)
         if self._link.party == self._keeper:
-            tokens = np.empty(len(places), _TOKEN_DTYPE)
-            for start in range(0, len(places), PIECE_ROWS):
-                piece = places[start : start + PIECE_ROWS]
-                tokens[start : start + len(piece)] = _hash_points(self._hash(ids, piece))
+            tokens = self._own_tokens(ids, places)
             self._link.send(other, tag, _to_tensor(np.sort(tokens)))
             return tokens, self._relay()
-        self._send_own(ids, places)
-        tokens = self._collect_own(len(places))
+        tokens = self._collect_own(self._send_own(ids, places))
         theirs = _receive_tokens(self._link, other, tag)
         self._check_most(other, len(theirs))
         self.check_once(np.sort(tokens))  # before some of them go
@@ -199,10 +199,26 @@ class _Ring:
         tokens[alone] = _to_tokens([self._secrets(TOKEN_BYTES * int(alone.sum()))])
         return tokens, {other: len(theirs)}
 
-    def _send_own(self, ids: Sequence[str], places: NDArray[np.int64]) -> None:
-        """Send the ids at ``places`` to the next one as points b·H(id), in pieces; the last one is shorter."""
+    def _own_tokens(self, ids: Sequence[str], places: NDArray[np.int64]) -> Tokens:
+        pieces = [places[start : start + PIECE_ROWS] for start in range(0, len(places), PIECE_ROWS)]
+        cores = min(available_cores(), _HASHING, len(pieces) // _WORTHWHILE)
+        with hash_processes(cores) if cores else nullcontext(hash_all) as hashing:
+
+            def tokens_of(piece: NDArray[np.int64]) -> Tokens:
+                return _hash_points(self._hash(ids, piece, hashing))
+
+            tasks = [partial(tokens_of, piece) for piece in pieces]
+            return np.concatenate([np.empty(0, _TOKEN_DTYPE), *in_parallel(tasks, "tokens")])
+
+    def _send_own(self, ids: Sequence[str], places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Send the ids at ``places`` to the next one as points b·H(id), in pieces; the last one is shorter.
+
+        They leave in an order of their own, which is returned: int64 [n].
+        """
+        order: NDArray[np.int64] = expand(self._secrets(SEED_BYTES), "order", (len(places),)).argsort().numpy()
         for step, start in enumerate(range(0, len(places) + 1, PIECE_ROWS)):
-            self._send(step, 0, self._hash(ids, places[start : start + PIECE_ROWS]))
+            self._send(step, 0, self._hash(ids, places[order[start : start + PIECE_ROWS]]))
+        return order
 
     def _relay(self) -> dict[PartyId, int]:
         """Multiply all others' lists by this holder's key and pass them on, one piece of each in turn: owner → length.
@@ -226,12 +242,13 @@ class _Ring:
             unfinished, step = longer, step + 1
         return sizes
 
-    def _collect_own(self, count: int) -> Tokens:
-        """Receive this holder's list back and multiply by s: tokens of ``count`` ids, in its order."""
-        tokens = np.empty(count, _TOKEN_DTYPE)
-        for step, start in enumerate(range(0, count + 1, PIECE_ROWS)):
-            piece = self._receive(step, len(self._owners) - 1, min(PIECE_ROWS, count - start))
-            tokens[start : start + len(piece)] = _hash_points(self._multiply(self._seal, piece))
+    def _collect_own(self, order: NDArray[np.int64]) -> Tokens:
+        """Receive this holder's list back and multiply by s: tokens of its ids, before they were put in ``order``."""
+        tokens = np.empty(len(order), _TOKEN_DTYPE)
+        for step, start in enumerate(range(0, len(order) + 1, PIECE_ROWS)):
+            places = order[start : start + PIECE_ROWS]
+            piece = self._receive(step, len(self._owners) - 1, len(places))
+            tokens[places] = _hash_points(self._multiply(self._seal, piece))
         return tokens
 
     def check_once(self, ascending: Tokens) -> None:
@@ -254,8 +271,8 @@ class _Ring:
                 party=self.previous,
             )
 
-    def _hash(self, ids: Sequence[str], places: NDArray[np.int64]) -> Points:
-        return hash_and_multiply(self._blind, [ids[row].encode() for row in places.tolist()])
+    def _hash(self, ids: Sequence[str], places: NDArray[np.int64], hashing: HashAll = hash_all) -> Points:
+        return hash_and_multiply(self._blind, [ids[row].encode() for row in places.tolist()], hashing)
 
     def _send(self, step: int, passed: int, points: Points) -> None:
         self._link.send(self._next, Tag(Kind.BLINDED_IDS, step, passed), torch.from_numpy(points))

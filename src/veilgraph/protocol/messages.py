@@ -239,7 +239,7 @@ ALIGNMENT_ROWS: Final[tuple[MessageSpec[JobSettings], ...]] = (
         "result, and how many ids the sender has.", when=(TWO_HOLDERS,),
         forms=(WireFormat("0, 0", "uint8 [ids of the sender, 16]", "alignment, from the holder with more ids"),)),
     MessageSpec(Kind.ID_TOKENS, TO_SERVER, "hashes of the node ids under the holders' keys", "blinding",
-        "Without the keys the server can compute none; the server, which must not collude with a holder, learns how many ids each "
+        "Without the keys the server can compute none; it must not collude with a holder, and learns how many ids each "
         "holder has and how many they have in common.",
         forms=(WireFormat("0, 0", "uint8 [ids of the sender, 16]", "alignment"),)),
     MessageSpec(Kind.COMMON_IDS, FROM_SERVER, "the hashes that all holders sent", "none",
