@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,11 +17,12 @@ from torch import Tensor
 
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets, simulate
-from veilgraph.core.errors import DataError, ProtocolError
+from veilgraph.core.errors import DataError, ProtocolError, RunError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc import intersect
 from veilgraph.mpc.curve25519 import draw_inverses, hash_and_multiply
+from veilgraph.mpc.hash_to_curve import hash_processes
 from veilgraph.mpc.intersect import align_holder, align_server
 
 Ids = Mapping[PartyId, Sequence[str]]
@@ -198,3 +202,67 @@ def test_what_breaks_the_protocol_is_refused(cheater, to, tag, change, code):
     honest = programs(APART)
     with refused(ProtocolError, code=code, party=cheater):
         simulate({**honest, cheater: lambda link: honest[cheater](Cheat(link, to, tag, change))})
+
+
+def test_bytes_are_those_of_the_formula(monkeypatch):
+    """docs/explanation/alignment.md, H = 60; A brings 6 ids in pieces of 2, B 12."""
+    monkeypatch.setattr(intersect, "PIECE_ROWS", 2)
+    for holder, more in (("A", 0), ("B", 16 * 12 + 60)):
+        sent = [each.tensor.nbytes + 60 for each in views(APART)[holder] if each.sender == holder]
+        assert sum(sent) == 32 * 6 + 60 * 4 + 16 * len(APART[holder]) + 60 + more
+
+
+def test_a_large_set_is_hashed_in_processes_and_comes_to_the_same(monkeypatch):
+    """16 pieces for each process; one more or less of them, and a piece that is not full."""
+    started = []
+
+    def counted(count):
+        started.append(count)
+        return hash_processes(count)
+
+    monkeypatch.setattr(intersect, "PIECE_ROWS", 2)
+    monkeypatch.setattr(intersect, "hash_processes", counted)
+    for count in (30, 31, 33):
+        ids = {"A": ["1", "5", "a"], "B": list(map(str, range(count)))}
+        results = simulate(programs(ids))
+        assert {ids["A"][row] for row in results["A"].rows.tolist()} == {"1", "5"}
+        assert {ids["B"][row] for row in results["B"].rows.tolist()} == {"1", "5"}
+    assert started == [1, 1]
+
+
+def test_a_process_that_ends_in_the_middle_ends_the_alignment(monkeypatch):
+    monkeypatch.setattr(intersect, "PIECE_ROWS", 2)
+    monkeypatch.setattr(sys, "executable", shutil.which("true"))
+    with refused(RunError, code="hash-process"):
+        simulate(programs({"A": ["1", "5", "a"], "B": list(map(str, range(100)))}))
+
+
+def test_the_holder_without_the_key_calls_no_more_ids_common_than_it_brings():
+    """The attack: it sends the server the tokens that it got, in place of its own."""
+    got: list[Tensor] = []
+
+    class Claims(Cheat):
+        def __init__(self, link, most):
+            super().__init__(link, SERVER, Tag(Kind.ID_TOKENS), lambda rows: got[0][: most or len(rows)])
+            self.receive = self._keep
+
+        def _keep(self, sender, tag):
+            tensor = self._link.receive(sender, tag)
+            if tag.kind is Kind.ID_TOKENS:
+                got.append(tensor)
+            return tensor
+
+    def run(most):
+        got.clear()
+        honest = programs(APART)
+        cheat = programs(APART, wrap=lambda link: Claims(link, most))["A"]
+
+        def claims(link):
+            with contextlib.suppress(ProtocolError):  # it has not the ids that it claims
+                cheat(link)
+
+        return simulate({**honest, "A": claims})
+
+    assert len(run(6)["B"].rows) == 6
+    with refused(ProtocolError, code="too-many-ids", key="A", value=7, party="A"):
+        run(7)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Final
@@ -117,7 +117,7 @@ def align_holder(
         ]
         tokens = np.concatenate([tokens, _to_tokens(digests)])
         places = np.concatenate([places, kept])
-    ascending = tokens.argsort()
+    ascending = _ascending_order(tokens)
     tokens = tokens[ascending]
     ring.check_once(tokens)
     link.send(SERVER, Tag(Kind.ID_TOKENS), _to_tensor(tokens))
@@ -125,6 +125,15 @@ def align_holder(
     if not _are_in(common, tokens).all():
         raise ProtocolError(
             f"{SERVER} sent {link.party} common ids that {link.party} does not have", code="foreign-ids", party=SERVER
+        )
+    if set_sizes and len(common) > len(kept) + min(set_sizes.values()):
+        fewest = min(set_sizes, key=set_sizes.__getitem__)
+        raise ProtocolError(
+            f"{len(common)} ids of {link.party} are common, and {fewest} brought fewer; ask {fewest} what it runs",
+            code="too-many-ids",
+            key=fewest,
+            value=len(common),
+            party=fewest,
         )
     _check_any_common(common, holders)
     rows = torch.from_numpy(places[ascending[np.searchsorted(tokens, common)]])
@@ -150,7 +159,7 @@ def align_server(link: Link, holders: Sequence[PartyId]) -> _ServerAlignment:
     order or not each once.
     """
     tokens = {holder: _receive_tokens(link, holder, Tag(Kind.ID_TOKENS)) for holder in holders}
-    common: Tokens = reduce(lambda left, right: np.intersect1d(left, right, assume_unique=True), tokens.values())
+    common = reduce(lambda some, own: some[_are_in(some, own)], sorted(tokens.values(), key=len))
     broadcast(link, holders, Tag(Kind.COMMON_IDS), _to_tensor(common))
     _check_any_common(common, holders)
     return _ServerAlignment(len(common), _tokens_digest(common), {holder: len(own) for holder, own in tokens.items()})
@@ -189,7 +198,7 @@ class _Ring:
         other, tag = self.previous, Tag(Kind.ID_TOKENS)
         if self._link.party == self._keeper:
             tokens = self._own_tokens(ids, places)
-            self._link.send(other, tag, _to_tensor(np.sort(tokens)))
+            self._link.send(other, tag, _to_tensor(tokens[_ascending_order(tokens)]))
             return tokens, self._relay()
         tokens = self._collect_own(self._send_own(ids, places))
         theirs = _receive_tokens(self._link, other, tag)
@@ -301,6 +310,10 @@ def check_ids(party: PartyId, ids: Sequence[str]) -> None:
     if not 1 <= len(ids) <= MAX_IDS:
         said = f"{party} has {len(ids)} ids to align; between 1 and {MAX_IDS} are possible"
         raise refusal("count-of-ids", len(ids), said)
+    with suppress(TypeError, UnicodeEncodeError):  # at once, where nothing is to be named
+        "".join(ids).encode()
+        if len(every := set(ids)) == len(ids) and "" not in every:
+            return
     rows: dict[str, int] = {}
     for row, value in enumerate(ids):
         if not isinstance(value, str) or not value:
@@ -355,6 +368,11 @@ def _are_in(some: Tokens, ascending: Tokens) -> NDArray[np.bool_]:
     found = places < len(ascending)
     found[found] = ascending[places[found]] == some[found]
     return found
+
+
+def _ascending_order(tokens: Tokens) -> NDArray[np.intp]:
+    order = tokens.view(">u8")[:: TOKEN_BYTES // 8].astype(np.uint64).argsort()  # numbers sort ten times as fast
+    return order if _is_ascending(tokens[order]) else tokens.argsort()
 
 
 def _is_ascending(tokens: Tokens) -> bool:
