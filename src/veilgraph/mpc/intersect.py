@@ -7,10 +7,10 @@ multiplies by sᵢ. It alone so holds ±(Π k)·H(id) of its own ids, the same p
 holder ever sees another's. Hashes of these points go to the server, which knows no id and no key, intersects them, and
 returns the common ones in ascending order: the agreed order.
 
-Two holders are no ring, as each learns by the result which of its ids the other has. The one with more ids has the
-only key, k. It computes k·H(id) of its ids alone, and sends the other holder hashes of these points; the other one gets
-k·H(id) of its own ids by points that it blinds. Other ids than common ones it replaces with random tokens for the
-server, for the server with the holder that has k could test guesses.
+Two holders are no ring, as each learns by the result which of its ids the other has. The one with more ids, or the
+first, has the only key, k. It computes k·H(id) of its ids alone, and sends the other holder hashes of these points. The
+other one gets k·H(id) of its own ids by points that it blinds. It sends the server random tokens for ids that are not
+common: on their true ones the server and the holder of k could test guesses together.
 
 An alignment lists the common ids in another order each time, and what is drawn for a row in training would follow that.
 So the first holder orders the ids by keyed hashes and tells the other holders, and not the server, where each goes.
@@ -49,7 +49,7 @@ PIECE_ROWS: Final = 1 << 13
 MAX_IDS: Final = 10_000_000  # largest set of a holder: a list without end would keep its relays busy for ever
 
 _HASHING: Final = 8  # processes at most: threads of this one keep up with no more
-_WORTHWHILE: Final = 1 << 4  # pieces for each process, whose start takes as long
+_WORTHWHILE: Final = 1 << 4  # pieces for each process at least: a start takes as long as a few
 TWO: Final = 2  # holders, who compare without a ring
 _KEY_ROUND: Final = 1  # of the tag under which the first holder tells others the key of known ids' tokens
 _TOKEN_DTYPE: Final = np.dtype(f"S{TOKEN_BYTES}")
@@ -194,7 +194,7 @@ class _Ring:
         return self._collect_own(order), sizes
 
     def compare(self, ids: Sequence[str], places: NDArray[np.int64]) -> tuple[Tokens, dict[PartyId, int]]:
-        """Do so with one other holder; the one with fewer ids gets random tokens for those that are not common."""
+        """Do as ``go_round`` with one other holder; without the key, ids that are not common get random tokens."""
         other, tag = self.previous, Tag(Kind.ID_TOKENS)
         if self._link.party == self._keeper:
             tokens = self._own_tokens(ids, places)
