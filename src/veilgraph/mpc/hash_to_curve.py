@@ -5,7 +5,6 @@ A process is started as ``python -m veilgraph.mpc.hash_to_curve``. It gets names
 
 from __future__ import annotations
 
-import os
 import signal
 import struct
 import subprocess
@@ -19,6 +18,7 @@ from typing import IO, Final, TypeAlias
 import gmpy2
 
 from veilgraph.core.errors import RunError
+from veilgraph.core.threads import run_and_leave
 
 POINT_BYTES: Final = 32
 
@@ -106,8 +106,12 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
         sink.flush()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve standard input until it ends or nobody reads the answers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what interrupts a party ends this by its input
     with suppress(BrokenPipeError):
         serve(sys.stdin.buffer, sys.stdout.buffer)
-    os._exit(0)  # without a word of an answer that nobody reads
+
+
+if __name__ == "__main__":
+    run_and_leave(main)
