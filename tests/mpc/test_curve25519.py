@@ -151,6 +151,11 @@ def test_points_are_multiplied_as_the_curve_says(way):
     assert numbers(multiply(KEY, points(*us), system_secrets)) == [times(value(KEY), u) for u in us]
 
 
+def test_points_that_begin_as_one_of_small_order_are_multiplied(way):
+    us = [u for u in range(2**64, 2**70, 2**64) if is_square(square(u))]
+    assert numbers(multiply(KEY, points(*us), system_secrets)) == [times(value(KEY), u) for u in us]
+
+
 @pytest.mark.parametrize("multiply", [multiply_by_openssl, pytest.param(fast_multiply(), marks=needs_crypto_mb)])
 def test_both_libraries_multiply_as_rfc_7748_says(multiply):
     """Section 5.2: two products, and a thousand in turn."""

@@ -266,3 +266,21 @@ def test_the_holder_without_the_key_calls_no_more_ids_common_than_it_brings():
     assert len(run(6)["B"].rows) == 6
     with refused(ProtocolError, code="too-many-ids", key="A", value=7, party="A"):
         run(7)
+
+
+def test_tokens_whose_first_eight_bytes_are_alike_are_ordered_by_the_others(monkeypatch):
+    class Hashing:
+        blake2b = hashlib.blake2b
+
+        @staticmethod
+        def sha256(content):
+            return Alike(content)
+
+    class Alike:
+        def __init__(self, content):
+            self.hexdigest = hashlib.sha256(content).hexdigest
+            self.digest = lambda: bytes(8) + hashlib.sha256(content).digest()[:24]
+
+    monkeypatch.setattr(intersect, "hashlib", Hashing)
+    results = simulate(programs(APART))
+    assert {APART["A"][row] for row in results["A"].rows.tolist()} == {"2", "3"}
