@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import tempfile
@@ -20,8 +21,8 @@ from veilgraph.core.types import SERVER, Link
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.factory import LINKS
 from veilgraph.link.view import RecordedLink
-from veilgraph.mpc.intersect import PIECE_ROWS, TOKEN_BYTES, align_holder, align_server
-from veilgraph.mpc.x25519 import POINT_BYTES
+from veilgraph.mpc.hash_to_curve import POINT_BYTES
+from veilgraph.mpc.intersect import PIECE_ROWS, TOKEN_BYTES, TWO, align_holder, align_server
 from veilgraph.runtime.launch.processes import end_with_launcher, report_failure, run_processes
 
 HOLDERS = ("A", "B", "C")
@@ -34,8 +35,8 @@ _IDS = "--ids"
 class AlignmentFigures:
     """One alignment of which half of the smallest set is common.
 
-    ``seconds`` is the slowest party's, ``cpu_seconds`` and ``gigabytes`` (at its peak) of the holder with most; bytes
-    are those sent, headers included.
+    ``seconds`` is the slowest party's, ``cpu_seconds`` (those that hash included) and ``gigabytes`` (at its peak) of
+    the holder with most; bytes are those sent, headers included.
     """
 
     common: int
@@ -67,8 +68,9 @@ def measure(sizes: Sequence[int]) -> AlignmentFigures:
 
 def holder_bytes(sizes: Sequence[int]) -> int:
     """Bytes that the holder with the largest of these sets sends (docs/explanation/alignment.md)."""
-    blinded = sum(POINT_BYTES * ids + HEADER_BYTES * (ids // PIECE_ROWS + 1) for ids in sizes)
-    return blinded + TOKEN_BYTES * max(sizes) + HEADER_BYTES
+    points = [POINT_BYTES * ids + HEADER_BYTES * (ids // PIECE_ROWS + 1) for ids in sizes]
+    tokens = TOKEN_BYTES * max(sizes) + HEADER_BYTES
+    return sum(points) + tokens if len(sizes) > TWO else min(points) + TWO * tokens
 
 
 def _own_ids(party: str, count: int, common: int) -> list[str]:
@@ -82,13 +84,17 @@ def _own_ids(party: str, count: int, common: int) -> list[str]:
 
 def _party(folder: str, party: str, sizes: Sequence[int], joined: Link) -> None:
     link, holders = RecordedLink(joined), HOLDERS[: len(sizes)]
-    own = [] if party == SERVER else _own_ids(party, sizes[holders.index(party)], min(sizes) // 2)
-    started, cpu_started = time.perf_counter(), time.process_time()
-    common = align_server(link, holders).common if party == SERVER else len(align_holder(link, holders, own).rows)
+    stated = dict(zip(holders, sizes, strict=True))
+    own = [] if party == SERVER else _own_ids(party, stated[party], min(sizes) // 2)
+    started, cpu_started = time.perf_counter(), sum(os.times()[:4])
+    if party == SERVER:
+        common = align_server(link, holders).common
+    else:
+        common = len(align_holder(link, holders, own, stated=stated).rows)
     result = {
         "gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
         "seconds": time.perf_counter() - started,
-        "cpu_seconds": time.process_time() - cpu_started,
+        "cpu_seconds": sum(os.times()[:4]) - cpu_started,
         "common": common,
         "bytes": sum(entry.bytes for entry in link.traffic() if entry.direction == "sent"),
     }

@@ -51,7 +51,7 @@ class Tables:
         return [each for each in messages if each.session == messages[-1].session]
 
     def went_round(self) -> list[int]:
-        """Lengths of the lists that B sent in the newest session."""
+        """Lengths of the lists of points that B sent in the newest session: the holder with fewer ids has one."""
         kind = Kind.BLINDED_IDS
         return [each.shape[0] for each in self.seen("B") if each.tag.kind is kind and each.sender == "B"]
 
@@ -94,16 +94,16 @@ def test_changes_are_predicted_as_by_an_alignment_in_full(tables: Tables) -> Non
         tables.change("A", "edges", lambda rows: [*rows[1:], rows[0]])  # another file of the same edges
         tables.forget("B")
         assert alike(first, predict(run))
-        assert sum(tables.went_round()) > 2 * NODES * 0.6, "both lists in full"
+        assert sum(tables.went_round()) > NODES * 0.6, "a list in full"
 
     tables.change("A", "edges", one_less)
     compared(common, [])
     tables.change("A", "nodes", added("new"))
     alone = {party: len((tables.folder / party / "nodes.csv").read_text().splitlines()) - 1 - common for party in "AB"}
-    compared(common, [alone["B"], alone["A"]])
+    compared(common, [min(alone.values())])
     tables.change("B", "nodes", added("new"))
     tables.change("B", "edges", lambda rows: [*rows, ["new", *rows[0][1:]]])
-    compared(common + 1, [alone["B"] + 1, alone["A"]])
+    compared(common + 1, [min(alone["A"], alone["B"] + 1)])
     gone = next(iter(of(predict(run)).keys() - {"new"}))
     tables.change("A", "nodes", lambda rows: [row for row in rows if row[0] != gone])
     compared(common, [])

@@ -18,7 +18,8 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.mpc import curve25519, x25519
 from veilgraph.mpc.curve25519 import ORDER, draw_scalars, hash_and_multiply, multiply
-from veilgraph.mpc.x25519 import POINT_BYTES, fast_multiply, multiply_by_openssl
+from veilgraph.mpc.hash_to_curve import POINT_BYTES
+from veilgraph.mpc.x25519 import fast_multiply, multiply_by_openssl
 
 P = 2**255 - 19
 A = 486662
@@ -147,6 +148,11 @@ def test_names_are_hashed_and_multiplied_as_the_definition_says(way):
 
 def test_points_are_multiplied_as_the_curve_says(way):
     us = [*map(hashed, NAMES), BASE]
+    assert numbers(multiply(KEY, points(*us), system_secrets)) == [times(value(KEY), u) for u in us]
+
+
+def test_points_that_begin_as_one_of_small_order_are_multiplied(way):
+    us = [u for u in range(2**64, 2**70, 2**64) if is_square(square(u))]
     assert numbers(multiply(KEY, points(*us), system_secrets)) == [times(value(KEY), u) for u in us]
 
 

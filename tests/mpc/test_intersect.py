@@ -16,9 +16,10 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc import intersect
-from veilgraph.mpc.curve25519 import draw_scalars, hash_and_multiply
+from veilgraph.mpc.curve25519 import draw_inverses, draw_scalars, hash_and_multiply
+from veilgraph.mpc.hash_to_curve import POINT_BYTES
 from veilgraph.mpc.intersect import align_holder, align_server
-from veilgraph.mpc.x25519 import POINT_BYTES, fast_multiply, multiply_by_openssl
+from veilgraph.mpc.x25519 import fast_multiply, multiply_by_openssl
 
 PRIME = 2**255 - 19
 Ids = Mapping[PartyId, Sequence[str]]
@@ -289,9 +290,9 @@ def test_ids_leave_in_an_order_of_their_own(monkeypatch):
     monkeypatch.setattr(intersect, "draw_scalars", lambda secrets: (ONE, ONE, ONE))
     own = [str(number) for number in range(100)]
     secrets = fixed_secrets("order")
-    hub = MemoryHub(["A", "B", SERVER], timeout_s=0)
+    hub = MemoryHub(["A", "B", "C", SERVER], timeout_s=0)
     with pytest.raises(VeilgraphError):
-        align_holder(hub.link("A"), ["A", "B"], own, secrets)
+        align_holder(hub.link("A"), ["A", "B", "C"], own, secrets)
     piece = hub.link("B").receive("A", Tag(Kind.BLINDED_IDS))
     order = expand(fixed_secrets("order")(32), "order", (100,)).argsort().tolist()
     plain = points_of([own[row] for row in order])
@@ -325,16 +326,18 @@ def test_every_kind_of_false_point_is_refused(point):
 
 
 @pytest.mark.skipif(fast_multiply() is None, reason="needs the extra alignment, and AVX-512 IFMA")
-def test_a_holder_that_crafts_points_reads_no_bit_of_a_relays_key():
+@pytest.mark.parametrize("holders", [["A", "B"], ["A", "B", "C"]])
+def test_a_holder_that_crafts_points_reads_no_bit_of_a_relays_key(holders):
     """By itself crypto_mb would answer u = p − 2 wrongly where bit 253 of B's key is 0."""
     crafted = torch.frombuffer(bytearray((PRIME - 2).to_bytes(POINT_BYTES, "little")), dtype=torch.uint8)[None]
     seen = set()
     for seed in range(40):
-        hub, key = MemoryHub(["A", "B", SERVER], timeout_s=0), draw_scalars(fixed_secrets(seed))[2]
+        hub, secrets = MemoryHub([*holders, SERVER], timeout_s=0), fixed_secrets(seed)
+        key = draw_scalars(secrets)[2] if len(holders) > 2 else draw_inverses(secrets)[0]
         hub.link("A").send("B", Tag(Kind.BLINDED_IDS), crafted)
         with pytest.raises(VeilgraphError):
-            align_holder(hub.link("B"), ["A", "B"], ["x"], fixed_secrets(seed))
-        answer = hub.link("A").receive("B", Tag(Kind.BLINDED_IDS, 0, 1)).numpy()
+            align_holder(hub.link("B"), holders, ["x"], fixed_secrets(seed), {"A": 1, "B": 2})
+        answer = hub.link(holders[-1] if len(holders) > 2 else "A").receive("B", Tag(Kind.BLINDED_IDS, 0, 1)).numpy()
         wrong = bool((answer != multiply_by_openssl(key, crafted.numpy())).any())
         seen.add((key[-1] >> 5 & 1, wrong))
     assert seen in ({(0, False), (0, True), (1, False), (1, True)}, {(0, False), (1, False)})

@@ -1,4 +1,4 @@
-"""Hash text to Curve25519, and multiply points by secret scalars: arrays of u-coordinates (RFC 7748).
+"""Multiply points of Curve25519 by secret scalars: arrays of u-coordinates (RFC 7748).
 
 The curve v² = u³ + 486662·u² + u over the field of p = 2^255 − 19 has 8·q points, q prime. u is the same for P and −P,
 so scalars matter up to their sign, and products form the group of order q up to sign:
@@ -20,22 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from hashlib import sha256
 from typing import Final
 
-import gmpy2
 import numpy as np
 
 from veilgraph.core.secrets import SecretSource
+from veilgraph.mpc.hash_to_curve import POINT_BYTES, HashAll, hash_all
 from veilgraph.mpc.ring import in_parallel
-from veilgraph.mpc.x25519 import POINT_BYTES, Points, fast_multiply, multiply_by_openssl
+from veilgraph.mpc.x25519 import Points, fast_multiply, multiply_by_openssl
 
 ORDER: Final = 2**252 + 27742317777372353535851937790883648493  # q
 
-_PRIME: Final = gmpy2.mpz(2**255 - 19)
-_A: Final = 486662
-_HASHED: Final = gmpy2.mpz(2**255 - 1)
-_DOMAINS: Final = [b"veilgraph alignment/" + bytes([count]) for count in range(256)]
 _ALL_ONES: Final = np.uint64(2**64 - 1)
 _LAST_ONES: Final = np.uint64(2**63 - 1)
 _SMALL_ORDER: Final = [  # u of all points of order 1 to 8 but the neutral one, the twist's among them
@@ -70,6 +65,11 @@ def _to_bytes(scalar: int) -> bytes:
     return scalar.to_bytes(POINT_BYTES, "little")
 
 
+def draw_inverses(secrets: SecretSource) -> tuple[bytes, bytes]:
+    """Draw b, and return it and s with b·s = ±1 modulo q, 32 bytes each."""
+    return _draw_factors(_to_bytes(1), secrets)
+
+
 def _draw_factors(scalar: bytes, secrets: SecretSource) -> tuple[bytes, bytes]:
     """Draw a scalar, and return it and one whose product with it is ±scalar modulo q."""
     while True:  # likewise
@@ -78,22 +78,9 @@ def _draw_factors(scalar: bytes, secrets: SecretSource) -> tuple[bytes, bytes]:
             return _to_bytes(first), second
 
 
-def hash_and_multiply(scalar: bytes, names: Sequence[bytes]) -> Points:
-    """Return scalar·H(name) of each name.
-
-    H(name) is the first of SHA-256(domain, 0, name), (domain, 1, name), … that is a u of the curve by its first 255
-    bits. It is of small order, which is refused, with probability 2^-252. The time depends on the name.
-    """
-    hashed = np.frombuffer(b"".join(map(_hash, names)), np.uint8).reshape(-1, POINT_BYTES)
-    return _multiply_all(scalar, hashed)
-
-
-def _hash(name: bytes) -> bytes:
-    for domain in _DOMAINS:  # half of all numbers are a u of the curve
-        u = gmpy2.mpz.from_bytes(sha256(domain + name).digest(), "little") & _HASHED
-        if u < _PRIME and gmpy2.jacobi(((u + _A) * u + 1) * u, _PRIME) == 1:
-            return bytes(u.to_bytes(POINT_BYTES, "little"))
-    raise AssertionError
+def hash_and_multiply(scalar: bytes, names: Sequence[bytes], hashing: HashAll = hash_all) -> Points:
+    """Return scalar·H(name) of each name."""
+    return _multiply_all(scalar, np.frombuffer(hashing(names), np.uint8).reshape(-1, POINT_BYTES))
 
 
 def multiply(scalar: bytes, points: Points, secrets: SecretSource) -> Points:
@@ -121,7 +108,8 @@ def _multiply_all(scalar: bytes, points: Points) -> Points:
     Raises ``ValueError``: a point is of small order, whose product crypto_mb may take for another than 0.
     """
     words = np.ascontiguousarray(points).view("<u8")
-    if (words[:, None] == _SMALL_WORDS).all(2).any():
+    alike = words[np.isin(words[:, 0], _SMALL_WORDS[:, 0])]
+    if (alike[:, None] == _SMALL_WORDS).all(2).any():
         raise ValueError("of small order")
     some, starts = fast_multiply() or multiply_by_openssl, range(0, len(points), _ROWS_OF_TASK)
     tasks = [partial(some, scalar, points[start : start + _ROWS_OF_TASK]) for start in starts]

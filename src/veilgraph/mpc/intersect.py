@@ -7,6 +7,11 @@ multiplies by sᵢ. It alone so holds ±(Π k)·H(id) of its own ids, the same p
 holder ever sees another's. Hashes of these points go to the server, which knows no id and no key, intersects them, and
 returns the common ones in ascending order: the agreed order.
 
+Two holders are no ring, as each learns by the result which of its ids the other has. The one with more ids, or the
+first, has the only key, k. It computes k·H(id) of its ids alone, and sends the other holder hashes of these points. The
+other one gets k·H(id) of its own ids by points that it blinds. It sends the server random tokens for ids that are not
+common: on their true ones the server and the holder of k could test guesses together.
+
 An alignment lists the common ids in another order each time, and what is drawn for a row in training would follow that.
 So the first holder orders the ids by keyed hashes and tells the other holders, and not the server, where each goes.
 
@@ -18,8 +23,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Final
 
 import numpy as np
@@ -32,14 +38,19 @@ from veilgraph.core.randomness import LearningStreams, expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, receive_as
-from veilgraph.mpc.curve25519 import draw_scalars, hash_and_multiply, multiply
-from veilgraph.mpc.x25519 import POINT_BYTES, Points
+from veilgraph.mpc.curve25519 import draw_inverses, draw_scalars, hash_and_multiply, multiply
+from veilgraph.mpc.hash_to_curve import POINT_BYTES, HashAll, hash_all, hash_processes
+from veilgraph.mpc.ring import available_cores, in_parallel
+from veilgraph.mpc.x25519 import Points
 
 TOKEN_BYTES: Final = 16
 # Points per message: 30 to 200 milliseconds of work. A piece with fewer rows, perhaps none, ends its list.
 PIECE_ROWS: Final = 1 << 13
 MAX_IDS: Final = 10_000_000  # largest set of a holder: a list without end would keep its relays busy for ever
 
+_HASHING: Final = 8  # processes at most: threads of this one keep up with no more
+_WORTHWHILE: Final = 1 << 4  # pieces for each process at least: a start takes as long as a few
+TWO: Final = 2  # holders, who compare without a ring
 _KEY_ROUND: Final = 1  # of the tag under which the first holder tells others the key of known ids' tokens
 _TOKEN_DTYPE: Final = np.dtype(f"S{TOKEN_BYTES}")
 
@@ -95,13 +106,10 @@ def align_holder(
     set_sizes: dict[PartyId, int] = {}
     is_known = np.fromiter(map(set(known).__contains__, ids), np.bool_, len(ids))
     places, kept = np.flatnonzero(~is_known & grows), np.flatnonzero(is_known)
-    ring = _Ring(link, holders, secrets, stated or {})
-    tokens = np.empty(0, _TOKEN_DTYPE)
+    tokens, ring = np.empty(0, _TOKEN_DTYPE), _Ring(link, holders, secrets, stated or {})
     if grows:
-        places = places[expand(secrets(SEED_BYTES), "order", (len(places),)).argsort().numpy()]
-        ring.send_own(ids, places)
-        set_sizes = {**ring.relay(), link.party: len(places)}
-        tokens = ring.collect_own(len(places))
+        tokens, sizes = (ring.go_round if len(holders) > TWO else ring.compare)(ids, places)
+        set_sizes = {**sizes, link.party: len(places)}
     if known:
         key = _agree_on_key(link, holders, secrets)
         digests = [
@@ -109,23 +117,26 @@ def align_holder(
         ]
         tokens = np.concatenate([tokens, _to_tokens(digests)])
         places = np.concatenate([places, kept])
-    ascending = tokens.argsort()
+    ascending = _ascending_order(tokens)
     tokens = tokens[ascending]
-    if not _is_ascending(tokens):
-        raise ProtocolError(
-            f"{ring.previous} returned the points of {link.party} with one of them twice",
-            code="points-twice",
-            party=ring.previous,
-        )
+    ring.check_once(tokens)
     link.send(SERVER, Tag(Kind.ID_TOKENS), _to_tensor(tokens))
     common = _receive_tokens(link, SERVER, Tag(Kind.COMMON_IDS))
-    found = np.searchsorted(tokens, common)
-    if (found == len(tokens)).any() or (tokens[found] != common).any():
+    if not _are_in(common, tokens).all():
         raise ProtocolError(
             f"{SERVER} sent {link.party} common ids that {link.party} does not have", code="foreign-ids", party=SERVER
         )
+    if set_sizes and len(common) > len(kept) + min(set_sizes.values()):
+        fewest = min(set_sizes, key=set_sizes.__getitem__)
+        raise ProtocolError(
+            f"{len(common)} ids of {link.party} are common, and {fewest} brought fewer; ask {fewest} what it runs",
+            code="too-many-ids",
+            key=fewest,
+            value=len(common),
+            party=fewest,
+        )
     _check_any_common(common, holders)
-    rows = torch.from_numpy(places[ascending[found]])
+    rows = torch.from_numpy(places[ascending[np.searchsorted(tokens, common)]])
     sizes = {holder: set_sizes[holder] for holder in holders if holder in set_sizes}
     return _Alignment(rows, _tokens_digest(common), sizes)
 
@@ -148,7 +159,7 @@ def align_server(link: Link, holders: Sequence[PartyId]) -> _ServerAlignment:
     order or not each once.
     """
     tokens = {holder: _receive_tokens(link, holder, Tag(Kind.ID_TOKENS)) for holder in holders}
-    common: Tokens = reduce(lambda left, right: np.intersect1d(left, right, assume_unique=True), tokens.values())
+    common = reduce(lambda some, own: some[_are_in(some, own)], sorted(tokens.values(), key=len))
     broadcast(link, holders, Tag(Kind.COMMON_IDS), _to_tensor(common))
     _check_any_common(common, holders)
     return _ServerAlignment(len(common), _tokens_digest(common), {holder: len(own) for holder, own in tokens.items()})
@@ -169,15 +180,56 @@ class _Ring:
         self._link, self._secrets = link, secrets
         self._next = holders[(place + 1) % len(holders)]
         self._owners = [holders[place - passed] for passed in range(len(holders))]
-        self._blind, self._seal, self._key = draw_scalars(secrets)
+        self._keeper = max(holders, key=lambda holder: stated.get(holder, 0))
+        if len(holders) > TWO:
+            self._blind, self._seal, self._key = draw_scalars(secrets)
+        else:
+            self._blind, self._seal = draw_inverses(secrets)
+            self._key = self._blind
 
-    def send_own(self, ids: Sequence[str], places: NDArray[np.int64]) -> None:
-        """Send the ids at ``places`` to the next one as points b·H(id), in pieces; the last one is shorter."""
+    def go_round(self, ids: Sequence[str], places: NDArray[np.int64]) -> tuple[Tokens, dict[PartyId, int]]:
+        """Return tokens of the ids at ``places``, and how many ids each other holder brings."""
+        order = self._send_own(ids, places)
+        sizes = self._relay()
+        return self._collect_own(order), sizes
+
+    def compare(self, ids: Sequence[str], places: NDArray[np.int64]) -> tuple[Tokens, dict[PartyId, int]]:
+        """Do as ``go_round`` with one other holder; without the key, ids that are not common get random tokens."""
+        other, tag = self.previous, Tag(Kind.ID_TOKENS)
+        if self._link.party == self._keeper:
+            tokens = self._own_tokens(ids, places)
+            self._link.send(other, tag, _to_tensor(tokens[_ascending_order(tokens)]))
+            return tokens, self._relay()
+        tokens = self._collect_own(self._send_own(ids, places))
+        theirs = _receive_tokens(self._link, other, tag)
+        self._check_most(other, len(theirs))
+        self.check_once(np.sort(tokens))  # before some of them go
+        alone = ~_are_in(tokens, theirs)
+        tokens[alone] = _to_tokens([self._secrets(TOKEN_BYTES * int(alone.sum()))])
+        return tokens, {other: len(theirs)}
+
+    def _own_tokens(self, ids: Sequence[str], places: NDArray[np.int64]) -> Tokens:
+        pieces = [places[start : start + PIECE_ROWS] for start in range(0, len(places), PIECE_ROWS)]
+        cores = min(available_cores(), _HASHING, len(pieces) // _WORTHWHILE)
+        with hash_processes(cores) if cores else nullcontext(hash_all) as hashing:
+
+            def tokens_of(piece: NDArray[np.int64]) -> Tokens:
+                return _hash_points(self._hash(ids, piece, hashing))
+
+            tasks = [partial(tokens_of, piece) for piece in pieces]
+            return np.concatenate([np.empty(0, _TOKEN_DTYPE), *in_parallel(tasks, "tokens")])
+
+    def _send_own(self, ids: Sequence[str], places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Send the ids at ``places`` to the next one as points b·H(id), in pieces; the last one is shorter.
+
+        They leave in an order of their own, which is returned: int64 [n].
+        """
+        order: NDArray[np.int64] = expand(self._secrets(SEED_BYTES), "order", (len(places),)).argsort().numpy()
         for step, start in enumerate(range(0, len(places) + 1, PIECE_ROWS)):
-            names = [ids[row].encode() for row in places[start : start + PIECE_ROWS].tolist()]
-            self._send(step, 0, hash_and_multiply(self._blind, names))
+            self._send(step, 0, self._hash(ids, places[order[start : start + PIECE_ROWS]]))
+        return order
 
-    def relay(self) -> dict[PartyId, int]:
+    def _relay(self) -> dict[PartyId, int]:
         """Multiply all others' lists by this holder's key and pass them on, one piece of each in turn: owner → length.
 
         Whatever a piece waits for at the previous holder comes earlier in that holder's turns, so no ring can lock.
@@ -192,32 +244,44 @@ class _Ring:
                 rows = piece.shape[0]
                 owner = self._owners[passed]
                 sizes[owner] += rows
-                if rows > PIECE_ROWS or sizes[owner] > self._most[owner]:
-                    raise ProtocolError(
-                        f"{self.previous} sent {self._link.party} {rows} points at once, {sizes[owner]} in all; "
-                        f"the limits are {PIECE_ROWS} and {self._most[owner]} for the ids of {owner}",
-                        code="too-many-ids",
-                        key=owner,
-                        value=sizes[owner],
-                        party=self.previous,
-                    )
+                self._check_most(owner, sizes[owner], rows)
                 if rows == PIECE_ROWS:
                     longer.append(passed)
                 self._send(step, passed, self._multiply(self._key, piece))
             unfinished, step = longer, step + 1
         return sizes
 
-    def collect_own(self, count: int) -> Tokens:
-        """Receive this holder's list back and multiply by s: tokens of ``count`` ids, in its order."""
-        tokens = np.empty(count, _TOKEN_DTYPE)
-        for step, start in enumerate(range(0, count + 1, PIECE_ROWS)):
-            piece = self._receive(step, len(self._owners) - 1, min(PIECE_ROWS, count - start))
-            points = self._multiply(self._seal, piece).tobytes()
-            digests = [
-                hashlib.sha256(points[at : at + POINT_BYTES]).digest() for at in range(0, len(points), POINT_BYTES)
-            ]
-            tokens[start : start + len(digests)] = _to_tokens(digest[:TOKEN_BYTES] for digest in digests)
+    def _collect_own(self, order: NDArray[np.int64]) -> Tokens:
+        """Receive this holder's list back and multiply by s: tokens of its ids, before they were put in ``order``."""
+        tokens = np.empty(len(order), _TOKEN_DTYPE)
+        for step, start in enumerate(range(0, len(order) + 1, PIECE_ROWS)):
+            places = order[start : start + PIECE_ROWS]
+            piece = self._receive(step, len(self._owners) - 1, len(places))
+            tokens[places] = _hash_points(self._multiply(self._seal, piece))
         return tokens
+
+    def check_once(self, ascending: Tokens) -> None:
+        """Raise ``ProtocolError`` where a point came back twice."""
+        if not _is_ascending(ascending):
+            raise ProtocolError(
+                f"{self.previous} returned the points of {self._link.party} with one of them twice",
+                code="points-twice",
+                party=self.previous,
+            )
+
+    def _check_most(self, owner: PartyId, size: int, rows: int = 0) -> None:
+        if rows > PIECE_ROWS or size > self._most[owner]:
+            raise ProtocolError(
+                f"{self.previous} sent {self._link.party} {rows or size} points at once, {size} in all; "
+                f"the limits are {PIECE_ROWS} and {self._most[owner]} for the ids of {owner}",
+                code="too-many-ids",
+                key=owner,
+                value=size,
+                party=self.previous,
+            )
+
+    def _hash(self, ids: Sequence[str], places: NDArray[np.int64], hashing: HashAll = hash_all) -> Points:
+        return hash_and_multiply(self._blind, [ids[row].encode() for row in places.tolist()], hashing)
 
     def _send(self, step: int, passed: int, points: Points) -> None:
         self._link.send(self._next, Tag(Kind.BLINDED_IDS, step, passed), torch.from_numpy(points))
@@ -246,6 +310,10 @@ def check_ids(party: PartyId, ids: Sequence[str]) -> None:
     if not 1 <= len(ids) <= MAX_IDS:
         said = f"{party} has {len(ids)} ids to align; between 1 and {MAX_IDS} are possible"
         raise refusal("count-of-ids", len(ids), said)
+    with suppress(TypeError, UnicodeEncodeError):  # at once, where nothing is to be named
+        "".join(ids).encode()
+        if len(every := set(ids)) == len(ids) and "" not in every:
+            return
     rows: dict[str, int] = {}
     for row, value in enumerate(ids):
         if not isinstance(value, str) or not value:
@@ -287,6 +355,24 @@ def _receive_tokens(link: Link, sender: PartyId, tag: Tag) -> Tokens:
 
 def _to_tokens(digests: Iterable[bytes]) -> Tokens:
     return np.frombuffer(b"".join(digests), _TOKEN_DTYPE)
+
+
+def _hash_points(points: Points) -> Tokens:
+    rows = points.tobytes()
+    digests = [hashlib.sha256(rows[at : at + POINT_BYTES]).digest() for at in range(0, len(rows), POINT_BYTES)]
+    return _to_tokens(digest[:TOKEN_BYTES] for digest in digests)
+
+
+def _are_in(some: Tokens, ascending: Tokens) -> NDArray[np.bool_]:
+    places = np.searchsorted(ascending, some)
+    found = places < len(ascending)
+    found[found] = ascending[places[found]] == some[found]
+    return found
+
+
+def _ascending_order(tokens: Tokens) -> NDArray[np.intp]:
+    order = tokens.view(">u8")[:: TOKEN_BYTES // 8].astype(np.uint64).argsort()  # numbers sort ten times as fast
+    return order if _is_ascending(tokens[order]) else tokens.argsort()
 
 
 def _is_ascending(tokens: Tokens) -> bool:

@@ -23,8 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from numpy.typing import NDArray
 
 from veilgraph.core.errors import RunError
-
-POINT_BYTES: Final = 32
+from veilgraph.mpc.hash_to_curve import POINT_BYTES
 
 Points: TypeAlias = NDArray[np.uint8]
 """The u-coordinate of each point, little-endian: uint8 [n, 32], below p."""

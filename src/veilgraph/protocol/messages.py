@@ -234,8 +234,12 @@ ALIGNMENT_ROWS: Final[tuple[MessageSpec[JobSettings], ...]] = (
     MessageSpec(Kind.BLINDED_IDS, TO_HOLDER, "node ids as curve points under secret keys", "blinding",
         "Without the keys the receiver can neither read nor test an id (decisional Diffie-Hellman); it learns how many "
         "ids a holder has.", forms=(WireFormat("piece, holders passed", "uint8 [≤ 8,192, 32]", "alignment"),)),
-    MessageSpec(Kind.ID_TOKENS, TO_SERVER, "hashes of the node ids under all holders' keys", "blinding",
-        "No party can compute one alone; the server, which must not collude with a holder, learns how many ids each "
+    MessageSpec(Kind.ID_TOKENS, TO_HOLDER, "hashes of the node ids under the sender's key", "blinding",
+        "The receiver gets those of its own ids alone: it learns which of them the sender has, as by the result, and "
+        "how many ids the sender has.", when=(TWO_HOLDERS,),
+        forms=(WireFormat("0, 0", "uint8 [ids of the sender, 16]", "alignment"),)),
+    MessageSpec(Kind.ID_TOKENS, TO_SERVER, "hashes of the node ids under the holders' keys", "blinding",
+        "Without the keys the server can compute none; it must not collude with a holder, and learns how many ids each "
         "holder has and how many they have in common.",
         forms=(WireFormat("0, 0", "uint8 [ids of the sender, 16]", "alignment"),)),
     MessageSpec(Kind.COMMON_IDS, FROM_SERVER, "the hashes that all holders sent", "none",
