@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import count, cycle
@@ -95,6 +96,16 @@ def _files_of_tests_are_private() -> Iterator[None]:
     before = os.umask(0o077)
     yield
     os.umask(before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _temporary_files_are_removed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Libraries and killed processes leave files in the temporary folder: pytest removes it with its own."""
+    folder = str(tmp_path_factory.mktemp("temporary"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

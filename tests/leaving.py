@@ -4,6 +4,7 @@ import atexit
 import json
 import os
 import runpy
+import signal
 import sys
 import tempfile
 import threading
@@ -12,8 +13,10 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import torch
+import typer
 
 from veilgraph import cli
+from veilgraph.cli.app import reported
 from veilgraph.core import threads as leaving
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import Link
@@ -103,6 +106,22 @@ def command_refuses() -> None:
 def command_breaks() -> None:
     """The command line, with a fault of ours."""
     cli.app = lambda: (_leaves(3600), _broken())  # type: ignore[assignment, func-returns-value]
+    cli.main()
+
+
+def command_is_terminated() -> None:
+    """The command line, which SIGTERM from outside ends while it has a temporary folder."""
+
+    app = typer.Typer()
+
+    @app.command()
+    def computes() -> None:
+        with reported(), tempfile.TemporaryDirectory() as folder:
+            sys.stdout.write(folder)
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+
+    cli.app = app
     cli.main()
 
 

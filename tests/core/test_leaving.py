@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,13 @@ def test_a_fault_of_ours_is_shown_and_ends_with_1(forks: Forks) -> None:
     assert ended.exit_code == 1
     assert ended.stderr.startswith("a bad row\nTraceback")
     assert ended.stderr.endswith("ZeroDivisionError: a fault of ours\n")
+
+
+def test_a_terminated_command_removes_its_temporary_files(forks: Forks) -> None:
+    ended = forks.run(target="tests.leaving:command_is_terminated")
+    assert (ended.exit_code, ended.stderr) == (130, "veilgraph: stopped\n")
+    assert ended.stdout
+    assert not Path(ended.stdout).exists()
 
 
 def test_a_partys_process_ends_with_its_own_exit_code_or_1(forks: Forks) -> None:

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -229,6 +231,12 @@ def test_gat_multiplies_attention_by_weights():
     once = Adjacency.of_edges(torch.tensor([[0, 1, 2], [3, 3, 3]]), torch.tensor([1.0, 2, 1]), 12, torch.float64)
     twice = Adjacency.of_edges(torch.tensor([[0, 1, 1, 2], [3, 3, 3, 3]]), None, 12, torch.float64)
     torch.testing.assert_close(model(h, h, once, None), model(h, h, twice, None))
+
+
+def test_gat_leaves_no_file_in_the_temporary_folder():
+    build("gat")
+    made = {name: getattr(module, "__file__", None) or "" for name, module in sys.modules.items()}
+    assert not [name for name, file in made.items() if "WeightedAttention" in name or "WeightedAttention" in file]
 
 
 def test_sage_pool_and_lstm_multiply_what_neighbours_say():

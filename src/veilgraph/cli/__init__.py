@@ -6,6 +6,7 @@ What commands need is imported when they use it (``core.deferred``), so that ``-
 from __future__ import annotations
 
 import os
+import signal
 
 from veilgraph.cli import data as data  # isort: skip - the order in which help lists the commands
 from veilgraph.cli import train as train  # isort: skip
@@ -25,4 +26,5 @@ __all__ = ["app", "main"]
 def main() -> None:
     """Entry point of the command ``veilgraph``; ends the process."""
     os.umask(0o077)  # of what other libraries write; our own files are private whatever it is
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: temporary files, with rows in them, go
     run_and_leave(app)

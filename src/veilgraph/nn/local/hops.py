@@ -287,6 +287,9 @@ def _attention() -> type[GATConv]:
             total = share.new_zeros(dim_size or 0, share.shape[1]).index_add(0, index, share)
             return share / total.index_select(0, index)
 
+        def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
+            """Do without code made from PyG's templates: PyG would leave it in the temporary folder."""
+
     return WeightedAttention
 
 
