@@ -360,6 +360,7 @@ def test_a_machine_attends_job_after_job_until_it_would_be_refused_again(monkeyp
 @nightly
 @pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""], ids=["the web", "nothing"])
 def test_who_listens_at_the_address_and_is_no_store_lets_the_machine_wait(says):
+    before = set(threading.enumerate())
     with socket.create_server((LOOPBACK, 0)) as listener, ExitStack() as silent:
 
         def serves():
@@ -376,6 +377,9 @@ def test_who_listens_at_the_address_and_is_no_store_lets_the_machine_wait(says):
         with refused(LinkError, code="machine-gone"):
             reached_store(*listener.getsockname())
         listener.shutdown(socket.SHUT_RDWR)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(30)  # one that is in the library when the interpreter ends would abort the process
+        assert not thread.is_alive()
 
 
 def test_a_machine_that_hangs_ends_the_job_in_time(store):

@@ -139,7 +139,7 @@ def figures_of_twin(run: TrainResult, settings: AveragingJob, twin: PlainAveragi
 
 
 def predicts_as_twin(run: TrainResult, settings: AveragingJob, twin: PlainAveraging, graph: PartyGraph) -> None:
-    """The network's own probabilities and classes are the twin's; calibrated ones follow from this graph's own nodes.
+    """The network's own probabilities are the twin's; calibrated ones and classes follow from this graph's own nodes.
 
     Args:
         run: of the job.
@@ -153,14 +153,16 @@ def predicts_as_twin(run: TrainResult, settings: AveragingJob, twin: PlainAverag
     assert found.columns.keys() == mine.columns.keys()
     assert all(close(found.columns[name], values) for name, values in mine.columns.items())
     assert close(found.uncalibrated, mine.probabilities)
-    if mine.probabilities.shape[1]:
-        assert torch.equal(found.classes, mine.probabilities.argmax(dim=1))
+    likely = mine.probabilities
     if calibration is None:
         assert found.calibration is None
         assert torch.equal(found.probabilities, found.uncalibrated)
     else:
-        assert close(found.probabilities, calibration.of(found.uncalibrated))
+        likely = calibration.of(likely)
+        assert close(found.probabilities, likely)
         assert not close(found.probabilities, found.uncalibrated)
+    if likely.shape[1]:
+        assert torch.equal(found.classes, likely.argmax(dim=1))
 
 
 def close(one: Tensor, other: Tensor) -> bool:

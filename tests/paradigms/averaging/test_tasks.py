@@ -43,7 +43,7 @@ def test_a_run_is_its_twin_whoever_drops_out(task: str, tmp_path: Path) -> None:
 
 
 @nightly
-@pytest.mark.parametrize("task", [task if task == "values" else pytest.param(task, marks=nightly) for task in SAID])
+@each_task
 def test_a_run_that_was_cut_off_goes_on_as_it_would_have(task: str, tmp_path: Path) -> None:
     """With what was added up before the first round, and the same pairs held back."""
     settings, graphs = task_job(task, LAST), graphs_for(task)

@@ -13,7 +13,7 @@ from scipy.stats import kstest
 from torch import Tensor
 from veilgraph_testing.lower_bound import epsilon_lower_bound
 
-from tests import about, nightly
+from tests import about
 from tests.errors import refused
 from tests.mpc.sealed.parties import NAMES, run, secret, wire
 from tests.mpc.sessions import fixed_secrets
@@ -405,7 +405,6 @@ def shown(block: str) -> float:
     return float((there - absent).abs().max())
 
 
-@nightly
 @pytest.mark.parametrize("block", ["neighbours", "quantiles", "each.1", "each.2"])
 def test_blocks_over_others_own_edges_are_refused_for_one_edge_would_show(
     block: str, monkeypatch: pytest.MonkeyPatch
@@ -415,7 +414,7 @@ def test_blocks_over_others_own_edges_are_refused_for_one_edge_would_show(
         small_job(2, voting(epsilon_total=4), {"model": {"blocks": ["own", block]}})
     if block.startswith("each."):  # which is made at home: hops have another lock
         assert shown(block) == 0
-        monkeypatch.setattr("veilgraph.paradigms.sealed.program.network_of", lambda _: Unlocked)
+        monkeypatch.setattr("veilgraph.paradigms.sealed.steps.network_of", lambda _: Unlocked)
     assert shown(block) > 1e-3
 
 
