@@ -157,7 +157,7 @@ def _check_restart(party: PartyId, points: Mapping[PartyId, Sequence[Point]], re
     check_restart_allowed(restarts, without or others, f"the checkpoints that {judge} has")
 
 
-PROTOCOL_VERSION: Final = 20
+PROTOCOL_VERSION: Final = 21
 MAX_HELLO_BYTES: Final = 1 << 16
 
 MOST_PACKAGES: Final = 32
