@@ -43,6 +43,7 @@ _LARGEST_GAIN: Final = 4  # bits of it
 _LEAST_VARIANCE: Final = 4.0**-_LARGEST_GAIN  # added to every variance
 _VARIANCE_BITS: Final = 20
 GAIN_BITS: Final = 20  # of what columns are multiplied by
+_PRODUCT_BITS: Final = 42  # fractional bits of a product below 2^20 that is cut
 _COARSE_BITS: Final = 12  # of rows that are squared, at least: squares of 2^6 of 2^17 rows fit the ring
 _SQUARES_FIT: Final = 62  # bits of a sum of squares that is cut
 _MOST_SHIFT: Final = 12  # of products of rows: with 36 fractional bits they stay below 2^62
@@ -449,7 +450,13 @@ class Rows:
         return self.opened(self.machine.product(matmul, left, weight))
 
     def opened(self, summands: Summands, bits: int = BITS) -> Wire:
-        """Open summands with ``bits`` fractional bits, and note a test of their range."""
+        """Open summands with ``bits`` fractional bits, and note a test of their range.
+
+        They are raised, where that leaves room, so that whole bytes are cut: the dealer then sends fewest of them.
+        """
+        spare = (bits - summands.bits) % 8
+        if spare and summands.bits + spare <= _PRODUCT_BITS:
+            summands = summands.scaled(1.0, spare)
         found = self.machine.open(summands, summands.bits - bits)
         self.watch(found)
         return found
