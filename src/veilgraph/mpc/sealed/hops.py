@@ -354,7 +354,7 @@ class Hop(Operation[Summands]):
         (_, width), dtype = self._form(graph, columns)
         heads, picked = needed_of(graph, [dealt[0], dealt[1].flatten(1)])
         form: Form = (graph.nodes, width), dtype
-        return [heads, restore(picked.unflatten(1, (width, -1)), self._kept, form)]
+        return [heads, restore(picked.view(graph.nodes, width, self._kept[1]), self._kept, form)]
 
     def _rows_form(self, form: Form) -> Form:
         """Form of the masked rows that the owner is sent."""
