@@ -17,7 +17,6 @@ from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed import functions
 from veilgraph.mpc.sealed.counting import CountingMachine
-from veilgraph.mpc.sealed.hops import FINE_ROWS
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire
 
@@ -79,10 +78,6 @@ def whole(machine: Machine, ring: Any = 64) -> Wire:
     return machine.open(machine.summands(torch.ones(N, D), (N, D), 16), 0, ring)
 
 
-def fine(machine: Machine) -> Wire:
-    return machine.open(machine.summands(torch.ones(N, D), (N, D), FINE_ROWS), 0, 32)
-
-
 def bit(machine: Machine) -> Any:
     return machine.negative(whole(machine))
 
@@ -123,7 +118,6 @@ OPERATIONS: dict[str, tuple[Before, Callable[..., object]]] = {
     "gate": (lambda m: (bit(m), whole(m)), lambda m, x, y: m.gate(x, y)),
     "hidden_graph": (lambda m: (), graph),
     "hop": (lambda m: (graph(m), whole(m, 32)), lambda m, g, x: m.hop([g], x)),
-    "hop of 22 fractional bits": (lambda m: (graph(m), fine(m)), lambda m, g, x: m.hop([g], x)),
     "hop of 64 bits": (lambda m: (graph(m), whole(m)), lambda m, g, x: m.hop([g], x)),
     "hidden_graph with weights": (lambda m: (), weighted),
     "hop with weights": (lambda m: (weighted(m), whole(m)), lambda m, g, x: m.hop([g], x)),

@@ -317,25 +317,6 @@ def test_hops(holders: int, nodes: int, columns: int, seed: int, small: bool, ri
 
 
 @few
-@given(st.integers(2, 4), SIZE, SEED, RING, st.data())
-def test_sums_of_fine_rows_lose_a_byte_that_does_not_add_up(
-    holders: int, columns: int, seed: int, ring: Any, data: st.DataObject
-) -> None:
-    """Of each graph two roundings by half of 2^8 units, however many slots there are."""
-    owners, nodes = data.draw(st.lists(st.sampled_from(NAMES[:holders]), min_size=1, max_size=2)), 300
-    edges = torch.stack([torch.arange(nodes), torch.arange(nodes).roll(1)])
-    x = whole(seed, nodes, columns, most=1.0)
-
-    def program(machine: Machine) -> Wire:
-        put = machine.put("B", of(machine, "B", x), (nodes, columns), BITS)
-        graphs = [machine.hidden_graph(owner, of(machine, owner, edges), nodes, nodes) for owner in owners]
-        fine = machine.split(put).scaled(1.0, hops.FINE_ROWS - BITS)
-        return machine.open(machine.hop(graphs, machine.open(fine, 0, ring)))
-
-    agree(program, holders, 2**8 * len(owners), 2.0**-hops.FINE_ROWS)
-
-
-@few
 @given(HOLDERS, st.integers(1, 6), SIZE, SEED, st.data())
 def test_hops_over_edges_with_weights(holders: int, nodes: int, columns: int, seed: int, data: st.DataObject) -> None:
     owners = data.draw(st.lists(st.sampled_from(NAMES[:holders]), min_size=1, max_size=3))

@@ -99,12 +99,11 @@ def entering(machine: Machine, data: Private) -> tuple[Wire, Wire, Wire]:
         for owner, own in zip("AAB", data.edges, strict=True)
     ]
     rows = machine.open(machine.hop([*graphs, graphs[0]], machine.open(machine.split(second), 4, 32)))
-    fine = machine.open(machine.hop(graphs, machine.open(machine.split(second).scaled(1.0, 6), 0, 32)), 6)
     weighted = machine.hidden_graph(
         "A", of(machine, "A", data.edges[0]), N, PADDED, of(machine, "A", data.weights), WEIGHT_BITS
     )
     hop = machine.open(machine.hop([weighted], second), WEIGHT_BITS)
-    picked = machine.pick("A", of(machine, "A", data.rows), PICKED, rows.times(16).halved(4) + hop + fine)
+    picked = machine.pick("A", of(machine, "A", data.rows), PICKED, rows.times(16).halved(4) + hop)
     machine.reveal(machine.open(picked), "A")
     return first, second, other
 

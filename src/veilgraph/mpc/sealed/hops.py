@@ -65,7 +65,7 @@ from veilgraph.mpc.sealed.hidden_graph import (
     needed_of,
     own_share,
 )
-from veilgraph.mpc.sealed.kept_bytes import Form, Kept, keep, kept_form, restore
+from veilgraph.mpc.sealed.kept_bytes import Form
 from veilgraph.mpc.sealed.permutations import (
     Steps,
     int32_if_small,
@@ -82,7 +82,6 @@ from veilgraph.mpc.sealed.row_keys import key_form
 from veilgraph.mpc.sealed.wire import Summands, Wire
 
 CHUNK_BYTES: Final = 8 << 20  # of the rows of a hop that are in hand at a time
-FINE_ROWS: Final = 22  # fractional bits of rows from which on an owner is dealt a byte less of a sum
 FEWEST_COLUMNS: Final = 2  # of these at least: two are gathered in as long as one
 
 
@@ -326,10 +325,7 @@ class Hop(Operation[Summands]):
                     total[:, columns] -= share
                     del masked
             own = [(tag, graph, columns) for tag, graph, columns in parts if graph.own]
-            dealt = [
-                self._needed(graph, columns, holder.dealt(tag, self._dealt(graph, columns)))
-                for tag, graph, columns in own
-            ]
+            dealt = [needed_of(graph, holder.dealt(tag, self._dealt(graph, columns))) for tag, graph, columns in own]
             if self._owners_wait or portion is portions[-1]:
                 holder.turn()
             for (tag, graph, columns), needed in zip(own, dealt, strict=True):
@@ -340,21 +336,8 @@ class Hop(Operation[Summands]):
 
     def _dealt(self, graph: HiddenGraph, columns: slice) -> list[Form]:
         """Forms of what the owner is dealt: rows of heads, and of all slots."""
-        whole, dtype = form = self._form(graph, columns)
-        return [((graph.nodes, whole[1]), dtype), kept_form(form, self._kept)]
-
-    @property
-    def _kept(self) -> Kept:
-        """What the owner is dealt of sums. Only two are ever taken off one another: what is cut off does not add up."""
-        octets = self.wire.ring // 8
-        return (8, octets - 1) if self.wire.bits >= FINE_ROWS else (0, octets)
-
-    def _needed(self, graph: HiddenGraph, columns: slice, dealt: Sequence[Tensor]) -> list[Tensor]:
-        """Return what the owner needs of what it is dealt: as ``needed_of``."""
-        (_, width), dtype = self._form(graph, columns)
-        heads, picked = needed_of(graph, [dealt[0], dealt[1].flatten(1)])
-        form: Form = (graph.nodes, width), dtype
-        return [heads, restore(picked.view(graph.nodes, width, self._kept[1]), self._kept, form)]
+        whole, dtype = self._form(graph, columns)
+        return [((graph.nodes, whole[1]), dtype), (whole, dtype)]
 
     def _rows_form(self, form: Form) -> Form:
         """Form of the masked rows that the owner is sent."""
@@ -406,8 +389,7 @@ class Hop(Operation[Summands]):
     def _corrections_of(self, dealer: Dealer, graph: HiddenGraph, columns: slice) -> list[Tensor]:
         form = self._form(graph, columns)
         draws = [partial(dealer.draw, holder) for holder in dealer.others(graph.owner)]
-        heads, sums = corrections_of(graph, dealer.operations.newest, self.wire.mask[:, columns], draws, form)
-        return [heads, keep(sums, self._kept)]
+        return corrections_of(graph, dealer.operations.newest, self.wire.mask[:, columns], draws, form)
 
     @override
     def plain(self) -> Summands:

@@ -31,7 +31,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.functions import BITS, FINE_BITS, inverse_root, multiply_open
 from veilgraph.mpc.sealed.hidden_graph import HiddenGraph
-from veilgraph.mpc.sealed.hops import FEWEST_COLUMNS, FINE_ROWS
+from veilgraph.mpc.sealed.hops import FEWEST_COLUMNS
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Ring, Summands, Wire, concatenate, joined, row_slices
 from veilgraph.paradigms.sealed.plan import Context, OwnData
@@ -285,25 +285,23 @@ class Propagation:
         """
         machine, (first, between, last, brought) = self._machine, scales
         narrow_bits = 30 - self._context.sizes.max_degree.bit_length()  # sums of entries up to 1 stay below 2^30
-        finer = min(narrow_bits, FINE_ROWS) - wire.bits if ring == 32 else 0
-        coarser = max(0, -finer)
+        coarser = max(0, wire.bits - narrow_bits) if ring == 32 else 0
         scaled = machine.product(torch.mul, begun, first)
         # What α brings back is the same after every hop but the last.
-        back = machine.product(torch.mul, wire, brought).scaled(1.0, max(0, finer)) if teleport and hops > 1 else None
+        back = machine.product(torch.mul, wire, brought) if teleport and hops > 1 else None
         for hop in range(hops):
-            narrowed = machine.open(scaled, scaled.bits - wire.bits - finer, ring)
+            narrowed = machine.open(scaled, scaled.bits - wire.bits + coarser, ring)
             summed = machine.open(self._edges.sums(self.holders, ways, narrowed), self._edges.weight_bits)
             summed = summed.times(1 << coarser).halved(coarser)
             ends = hop == hops - 1
             scaled = machine.product(torch.mul, summed, last if ends else between)
             if teleport and ends:
-                scaled = scaled + machine.split(wire).scaled(teleport, FINE_BITS).scaled(1.0, max(0, finer))
+                scaled = scaled + machine.split(wire).scaled(teleport, FINE_BITS)
             elif back is not None:
                 scaled = scaled + back
             if (left := hops - hop - 1) in joining:
                 scaled = scaled + machine.product(torch.mul, joining[left], first)
-        spare = -(scaled.bits - wire.bits) % 8  # entries are up to 1 here, and whole bytes are the fewest to deal
-        return machine.open(scaled.scaled(1.0, spare) if spare else scaled, scaled.bits + spare - wire.bits)
+        return machine.open(scaled, FINE_BITS)
 
     def scale(self, teleport: float) -> None:
         """Compute the factors of rows with this α, unless they are there; once a session."""
