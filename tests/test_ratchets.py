@@ -26,15 +26,15 @@ from veilgraph.protocol.role import Role
 
 SOURCE = Path(__file__).parents[1] / "src" / "veilgraph"
 
-MOST_LINES = 71_059
-MOST_CODE = 48_132
-MOST_FILES = 331
+MOST_LINES = 71_281
+MOST_CODE = 48_281
+MOST_FILES = 332
 MEMBERS: dict[type, int] = {
     **dict.fromkeys((Paradigm, Data, Sessions, Privacy, Guarantee, Baselines, Words), 9),
     **{JobSettings: 10, Role: 10, Task: 9},
 }
 """Class of a seam → its public members; the goal is 10."""
-IMPORTED_TO_TRAIN = 124
+IMPORTED_TO_TRAIN = 125
 """Modules of the package that ``import veilgraph.api.fit`` loads."""
 
 PARSED, HASHED, VALIDATED = 1, 1, 1

@@ -113,7 +113,7 @@ OPERATIONS: dict[str, tuple[Before, Callable[..., object]]] = {
     "negative": (lambda m: (whole(m),), lambda m, x: m.negative(x)),
     "negative of 36 bits": (lambda m: (whole(m),), lambda m, x: m.negative(x, functions.WHOLE_BITS)),
     "negative of 25 bits": (lambda m: (whole(m),), lambda m, x: m.negative(x, functions.WHOLE_BITS, 6)),
-    "sines": (lambda m: (whole(m),), lambda m, x: m.sines(x, 6, [1.0, 0.5])),
+    "sines": (lambda m: (whole(m),), lambda m, x: m.sines(x, 6, [1.0, 2.0**-9])),
     "value": (lambda m: (bit(m),), lambda m, x: m.value(x)),
     "gate": (lambda m: (bit(m), whole(m)), lambda m, x, y: m.gate(x, y)),
     "hidden_graph": (lambda m: (), graph),

@@ -18,16 +18,15 @@ def kept_form(form: Form, kept: Kept) -> Form:
 
 def keep(values: Tensor, kept: Kept) -> Tensor:
     """Round whole numbers to the nearest multiple of 2^low, and keep bytes of the rest: uint8 [*shape, bytes]."""
-    low, count = kept
-    whole = values.to(torch.int64)
-    if low:
-        whole = whole + (1 << low - 1) >> low
-    return whole.unsqueeze(-1).view(torch.uint8)[..., :count]
+    (low, count), (first, rest) = kept, divmod(kept[0], 8)
+    rounded = values + (1 << low - 1) if low else values
+    octets = (rounded >> rest if rest else rounded).unsqueeze(-1).view(torch.uint8)
+    return octets[..., first : first + count]
 
 
 def restore(octets: Tensor, kept: Kept, form: Form) -> Tensor:
     """Return numbers of ``form`` from what ``keep`` made of them, but for what it rounded off, and what lay above."""
-    low, count = kept
-    whole = torch.zeros((*form[0], 8), dtype=torch.uint8)
-    whole[..., :count] = octets
-    return (whole.view(torch.int64).squeeze(-1) << low).to(form[1])
+    (_, count), (first, rest) = kept, divmod(kept[0], 8)
+    whole = torch.zeros((*form[0], 1), dtype=form[1])
+    whole.view(torch.uint8)[..., first : first + count] = octets
+    return (whole << rest if rest else whole).squeeze(-1)

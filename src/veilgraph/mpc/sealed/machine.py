@@ -38,7 +38,7 @@ from veilgraph.mpc.sealed.hops import Hide, Hop
 from veilgraph.mpc.sealed.kept_bytes import Form
 from veilgraph.mpc.sealed.opening import Open
 from veilgraph.mpc.sealed.picks import Pick
-from veilgraph.mpc.sealed.sines import SUM_BITS, odd_multiples, share_of_sum
+from veilgraph.mpc.sealed.sines import RAISED_BITS, SUM_BITS, kept_of, odd_multiples, share_of_sum
 from veilgraph.mpc.sealed.wire import (
     Bilinear,
     Bit,
@@ -234,25 +234,31 @@ class Machine(ABC):
     def sines(self, wire: Wire, period_bits: int, factors: Sequence[float]) -> Summands:
         """Return Σ_j b_j·sin((2j + 1)·2π·x / 2^p) of a wire x of Z_2^64. No message but the dealer's.
 
-        p is ``period_bits``, b ``factors``, public; the result is exact to some 2^-20.
+        p is ``period_bits``, b ``factors``, public, Σ |b_j| < 3; the result is exact to some 2^-20.
         """
         turn_bits, count = period_bits + wire.bits, len(factors)
-        forms: list[Form] = [((count, 2, *wire.shape), torch.int64)]
+        forms: list[Form] = [((2, *wire.shape), torch.int64)] * count
+        kept = [*map(kept_of, factors)]
 
         def hold(holder: Holder) -> Summands:
-            (dealt,), _ = holder.shared(holder.next(Kind.CORRELATION), forms)
-            return Summands(share_of_sum(factors, odd_multiples(wire.known, turn_bits, count), dealt), SUM_BITS)
+            dealt, _ = holder.shared(holder.next(Kind.CORRELATION), forms, kept=kept)
+            found = share_of_sum(factors, odd_multiples(wire.known, turn_bits, count), dealt)
+            return Summands(found, SUM_BITS + RAISED_BITS)
 
         def deal(dealer: Dealer) -> Summands:
             dealer.next()
             draws = dealer.draws(forms)
-            dealer.correct(forms, lambda: [torch.stack([*odd_multiples(wire.mask, turn_bits, count)])], draws)
-            return Summands(dealer.zeros(wire.shape), SUM_BITS)
+
+            def raised() -> list[Tensor]:
+                return [point << RAISED_BITS for point in odd_multiples(wire.mask, turn_bits, count)]
+
+            dealer.correct(forms, raised, draws, kept=kept)
+            return Summands(dealer.zeros(wire.shape), SUM_BITS + RAISED_BITS)
 
         def plain() -> Summands:
             turns = wire.known * (2 * math.pi * 2.0**-period_bits)
             sines = [factor * torch.sin((2 * place + 1) * turns) for place, factor in enumerate(factors)]
-            return Summands(torch.stack(sines).sum(0), SUM_BITS)
+            return Summands(torch.stack(sines).sum(0), SUM_BITS + RAISED_BITS)
 
         return self.run(Step(hold, deal, plain))
 

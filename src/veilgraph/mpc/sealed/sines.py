@@ -19,9 +19,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from veilgraph.mpc.sealed.kept_bytes import Kept
+
 UNIT_BITS: Final = 30  # fractional bits of sines and cosines
 FACTOR_BITS: Final = 22  # of a coefficient times a public one
 SUM_BITS: Final = UNIT_BITS + FACTOR_BITS
+RAISED_BITS: Final = 8  # by which shares are raised, so that fewer bytes of them matter: Σ |b_j| < 3 stays below 2^62
 TABLE_BITS: Final = 12  # of an angle that one table turns by
 
 
@@ -41,6 +44,12 @@ def odd_multiples(numbers: Tensor, turn_bits: int, count: int) -> Iterator[Tenso
     point = reduce(_turn, (circle(level)[:, places] for level, places in enumerate(turns)))
     twice = _turn(point, point)
     return islice(accumulate(repeat(twice), _turn, initial=point), count)
+
+
+def kept_of(factor: float) -> Kept:
+    """Bytes of a raised share that matter, with this b_j up to 1: what is rounded off changes no term by 2^-22."""
+    octets = 6 if abs(factor) > 2.0**-8 else 5
+    return 64 - 8 * octets, octets
 
 
 def _turn(point: Tensor, angle: Tensor) -> Tensor:
