@@ -66,7 +66,7 @@ GOALS: Final[Mapping[str, Goal]] = {
     "step cora": Goal("vertical step / pooled PyG, Cora", 3, "×", "benchmarks.step", "masks, rounding, messages", 2.3),
     "step pubmed": Goal("the same, PubMed", 2, "×", "benchmarks.step", "sparse products, masks", 2.1),
     **{
-        f"product {shape}": Goal(f"{_PRODUCT}, {shape}", 0.05, "×", "benchmarks.peers", "")
+        f"product {shape}": Goal(f"{_PRODUCT}, {shape}", 0.05, "×", "benchmarks.peers", "rows that are opened")
         for shape in ("pubmed", "arxiv")
     },
     "alignment 1000000": Goal("10⁶ ids, three holders", 60, "s", _ALIGNMENT, "second factors"),
@@ -78,7 +78,7 @@ GOALS: Final[Mapping[str, Goal]] = {
     "nobody linear": Goal("Cora, `trust: nobody`, `linear`, of a core", 60, "s", _PAIR, ""),
     "nobody mlp": Goal("the same, `mlp`", 60, "s", _PAIR, "comparisons, sines"),
     "sealed 1000000": Goal("sealed job of 10⁶ nodes", 300, "s", "benchmarks.sealed_scale", ""),
-    "growth": Goal("vertical epoch a node, 5·10⁶ nodes / 10⁴", 1.5, "×", "benchmarks.scale", "rows out of the cache"),
+    "growth": Goal("vertical epoch a node, 5·10⁶ nodes / 10⁴", 1.5, "×", "benchmarks.scale", "28 rows a target, not 1"),
     "import": Goal("`veilgraph.fit`, imported, of a core", 1.7, "s", _SMALL, "own modules"),
     "digits": Goal("digits, three epochs", 3, "s", _SMALL, ""),
 }

@@ -118,15 +118,12 @@ class Memory(threading.Thread):
         """Look every other second."""
         while True:
             for machine, name in enumerate(self.namespaces):
-                for process in map(Path, (f"/proc/{pid}" for pid in ip("netns", "pids", name).split())):
-                    with suppress(OSError):  # it has ended
-                        words = (process / "cmdline").read_text()
-                        held = sum(
-                            map(int, re.findall(r"(?:RssAnon|VmSwap):\s+(\d+) kB", (process / "status").read_text()))
-                        )
-                        party = re.search(r"kits/(\w+)/jobs", words)
+                with suppress(OSError):  # a process has ended, or all have
+                    for process in (Path("/proc", pid) for pid in ip("netns", "pids", name).split()):
+                        party = re.search(r"kits/(\w+)/jobs", (process / "cmdline").read_text())
                         key = f"machine {machine}: {party[1] if party else 'others'}"
-                        self.peaks[key] = max(self.peaks[key], held)
+                        held = re.findall(r"(?:RssAnon|VmSwap):\s+(\d+) kB", (process / "status").read_text())
+                        self.peaks[key] = max(self.peaks[key], sum(map(int, held)))
             time.sleep(2)
 
 
