@@ -105,3 +105,12 @@ def test_processes_end_with_a_party_that_is_killed() -> None:
         assert party.stdout.readline() == b"32000\n"
         party.send_signal(signal.SIGKILL)
         assert party.stderr.read() == b""
+
+
+@pytest.mark.parametrize("octets", [2, 4, 6, 12, 14])
+def test_a_list_that_breaks_off_ends_a_process_quietly(octets: int) -> None:
+    """A party is killed in the midst of writing one."""
+    command = [sys.executable, "-m", "veilgraph.mpc.hash_to_curve"]
+    broken = (struct.pack("<3I", 2, 3, 2) + b"abcde")[:octets]
+    ended = subprocess.run(command, input=broken, capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
