@@ -58,8 +58,10 @@ def align(own: Preparation) -> Prepared:
     party, folder, scaling = organisation.settings, organisation.folder, settings.data.feature_scaling
     table = read_table(party, folder, encoding, scaling, own.streams)
     edges = read_edge_tables(party, folder, table)  # before a long alignment, which a faulty row would make vain
-    stated = _agree_to_align(link, settings, organisation, table.num_nodes) if own.grows else None
-    ids = table.ids.to_pylist()
+    ids, known = table.ids.to_pylist(), set(own.known)
+    # A table's size beside the number of new ids would tell how many known ones the holder has lost.
+    new = sum(each not in known for each in ids)
+    stated = _agree_to_align(link, settings, organisation, new) if own.grows else None
     alignment = align_holder(link, holders, ids, stated=stated, known=own.known, grows=own.grows)
     rows = alignment.rows
     said, is_warning = match_rate(len(rows), ids, party.ids)
