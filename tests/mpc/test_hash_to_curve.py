@@ -114,3 +114,17 @@ def test_a_list_that_breaks_off_ends_a_process_quietly(octets: int) -> None:
     broken = (struct.pack("<3I", 2, 3, 2) + b"abcde")[:octets]
     ended = subprocess.run(command, input=broken, capture_output=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def test_what_interrupts_a_party_from_a_terminal_leaves_its_processes_to_the_party() -> None:
+    command, ask = [sys.executable, "-m", "veilgraph.mpc.hash_to_curve"], struct.pack("<2I", 1, 1) + b"a"
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(2):
+            process.stdin.write(ask)
+            process.stdin.flush()
+            assert process.stdout.read(POINT_BYTES) == hash_all([b"a"])
+            process.send_signal(signal.SIGINT)
+        process.stdin.close()
+        assert process.wait(60) == 0
