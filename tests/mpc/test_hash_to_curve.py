@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -75,12 +76,16 @@ def is_running(pid: int) -> bool:
     return True
 
 
-def test_a_process_that_has_ended_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", shutil.which("true"))
+@pytest.mark.parametrize("answer", ["", "a part of it"])
+def test_a_process_that_has_ended_is_one_error(answer: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "ends"
+    program.write_text(f"#!/bin/sh\nhead -c 1 > /dev/null; printf '{answer}'\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
     with hash_processes(1) as hashing:
-        for _ in range(2):
+        for names in ([b"a"], NAMES):
             with refused(RunError, code="hash-process"):
-                hashing(NAMES)
+                hashing(names)
 
 
 def test_the_end_of_the_block_is_an_error_to_threads_that_go_on() -> None:
