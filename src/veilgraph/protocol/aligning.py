@@ -59,9 +59,8 @@ def align(own: Preparation) -> Prepared:
     table = read_table(party, folder, encoding, scaling, own.streams)
     edges = read_edge_tables(party, folder, table)  # before a long alignment, which a faulty row would make vain
     ids, known = table.ids.to_pylist(), set(own.known)
-    # A table's size beside the number of new ids would tell how many known ones the holder has lost.
-    new = sum(each not in known for each in ids)
-    stated = _agree_to_align(link, settings, organisation, new) if own.grows else None
+    # New ids alone: the table's size beside their number would tell how many known ones the holder has lost.
+    stated = _agree_to_align(link, settings, organisation, sum(each not in known for each in ids)) if own.grows else None
     alignment = align_holder(link, holders, ids, stated=stated, known=own.known, grows=own.grows)
     rows = alignment.rows
     said, is_warning = match_rate(len(rows), ids, party.ids)
