@@ -225,10 +225,12 @@ def test_a_run_keeps_tables_in_their_holders_part_and_predicts_from_them(tmp_pat
 def test_a_faulty_row_is_named_as_the_holder_knows_it_and_nothing_is_left(tmp_path: Path) -> None:
     found = frames(np.random.default_rng(1))
     found["paid"].loc[3, "amount"] = -1.0
-    with refused(DataError, key="amount", party="bank") as told:
-        vg.fit(JOB, tables(found), tmp_path / "run")
-    assert str(told.value).startswith("party 'bank': edges: column 'amount', row 4: -1.0 is negative")
-    assert not (tmp_path / "run").exists()
+    (tmp_path / "link").symlink_to(tmp_path)
+    for out in (tmp_path / "run", tmp_path / "link" / "run"):
+        with refused(DataError, key="amount", party="bank") as told:
+            vg.fit(JOB, tables(found), out)
+        assert str(told.value).startswith("party 'bank': edges: column 'amount', row 4: -1.0 is negative")
+        assert not out.exists()
 
 
 @pytest.mark.cases(1)

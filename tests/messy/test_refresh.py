@@ -14,7 +14,9 @@ from tests.messy.holders import VERTICAL, Rows, rewrite
 from tests.paradigms.sealed.programs import small_graphs, small_job
 from veilgraph.audit.attack import load_view
 from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.link.collectives import tensor_text
 from veilgraph.link.view import ViewEntry
+from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.messages import revelation_causes
@@ -107,6 +109,28 @@ def test_changes_are_predicted_as_by_an_alignment_in_full(tables: Tables) -> Non
     gone = next(iter(of(predict(run)).keys() - {"new"}))
     tables.change("A", "nodes", lambda rows: [row for row in rows if row[0] != gone])
     compared(common, [])
+
+
+def test_no_holder_counts_the_known_ids_that_another_has_lost(tables: Tables) -> None:
+    """The attack: A has lost an id and subtracts B's new ids from all that B states. Less is left if B lost it too."""
+
+    def stated() -> set[int]:
+        texts = [
+            tensor_text(each.tensor())
+            for each in tables.seen("A")
+            if each.tag.kind is Kind.HELLO and each.sender == "B"
+        ]
+        return {Hello.model_validate_json(text).ids for text in texts if '"ids":' in text} - {0}
+
+    gone = next(iter(of(predict(tables.run))))
+    found = []
+    for name, loses in (("one", "A"), ("two", "B")):
+        tables.change(loses, "nodes", lambda rows: [row for row in rows if row[0] != gone])
+        tables.change("A", "nodes", added(name))
+        predict(tables.run)
+        found.append(stated())
+    assert len(found[0]) == 1
+    assert found[0] == found[1]
 
 
 def test_who_kept_another_alignment_has_all_aligned_in_full(tables: Tables) -> None:

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -75,12 +76,16 @@ def is_running(pid: int) -> bool:
     return True
 
 
-def test_a_process_that_has_ended_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", shutil.which("true"))
+@pytest.mark.parametrize("answer", ["", "a part of it"])
+def test_a_process_that_has_ended_is_one_error(answer: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "ends"
+    program.write_text(f"#!/bin/sh\nhead -c 1 > /dev/null; printf '{answer}'\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
     with hash_processes(1) as hashing:
-        for _ in range(2):
+        for names in ([b"a"], NAMES):
             with refused(RunError, code="hash-process"):
-                hashing(NAMES)
+                hashing(names)
 
 
 def test_the_end_of_the_block_is_an_error_to_threads_that_go_on() -> None:
@@ -105,3 +110,26 @@ def test_processes_end_with_a_party_that_is_killed() -> None:
         assert party.stdout.readline() == b"32000\n"
         party.send_signal(signal.SIGKILL)
         assert party.stderr.read() == b""
+
+
+@pytest.mark.parametrize("octets", [2, 4, 6, 12, 14])
+def test_a_list_that_breaks_off_ends_a_process_quietly(octets: int) -> None:
+    """A party is killed in the midst of writing one."""
+    command = [sys.executable, "-m", "veilgraph.mpc.hash_to_curve"]
+    broken = (struct.pack("<3I", 2, 3, 2) + b"abcde")[:octets]
+    ended = subprocess.run(command, input=broken, capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def test_what_interrupts_a_party_from_a_terminal_leaves_its_processes_to_the_party() -> None:
+    command, ask = [sys.executable, "-m", "veilgraph.mpc.hash_to_curve"], struct.pack("<2I", 1, 1) + b"a"
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(2):
+            process.stdin.write(ask)
+            process.stdin.flush()
+            assert process.stdout.read(POINT_BYTES) == hash_all([b"a"])
+            process.send_signal(signal.SIGINT)
+        process.stdin.close()
+        assert process.wait(60) == 0

@@ -107,9 +107,9 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
 
 
 def main() -> None:
-    """Serve standard input until it ends or nobody reads the answers."""
+    """Serve standard input until it ends, in the midst of a list too, or nobody reads the answers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what interrupts a party ends this by its input
-    with suppress(BrokenPipeError):
+    with suppress(BrokenPipeError, struct.error):
         serve(sys.stdin.buffer, sys.stdout.buffer)
 
 

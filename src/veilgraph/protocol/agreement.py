@@ -236,7 +236,7 @@ class Hello(Exact):
     waits: bool = False
     """Whether a person at the party has still to approve the job: all agree again, one step later."""
     ids: _Count = 0
-    """Of the table that the holder brings to an alignment; it is held to that number."""
+    """That the holder brings to an alignment, but for known ones; it is held to that number."""
     asked: _Count = 0
     """Nodes that the label holder names in a prediction of named ones; left out where there are none."""
     mark: _Hash = ""

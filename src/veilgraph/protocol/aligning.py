@@ -58,8 +58,9 @@ def align(own: Preparation) -> Prepared:
     party, folder, scaling = organisation.settings, organisation.folder, settings.data.feature_scaling
     table = read_table(party, folder, encoding, scaling, own.streams)
     edges = read_edge_tables(party, folder, table)  # before a long alignment, which a faulty row would make vain
-    stated = _agree_to_align(link, settings, organisation, table.num_nodes) if own.grows else None
-    ids = table.ids.to_pylist()
+    ids, known = table.ids.to_pylist(), set(own.known)
+    # New ids alone: the table's size beside their number would tell how many known ones the holder has lost.
+    stated = _agree_to_align(link, settings, organisation, sum(one not in known for one in ids)) if own.grows else None
     alignment = align_holder(link, holders, ids, stated=stated, known=own.known, grows=own.grows)
     rows = alignment.rows
     said, is_warning = match_rate(len(rows), ids, party.ids)
@@ -71,8 +72,7 @@ def align(own: Preparation) -> Prepared:
     table, edges = table.take(order), [each.move(order) for each in edges]  # in place: tables may be large
     per_node = link.party in settings.inputs.per_node
     built = build_graph(party, folder, table, encoding, len(rows), per_node=per_node, then=own.then, tables=edges)
-    facts = {"common_nodes": len(rows), "set_sizes": dict(alignment.set_sizes)}
-    return Prepared(alignment.identity, facts, built)
+    return Prepared(alignment.identity, {"common_nodes": len(rows), "set_sizes": dict(alignment.set_sizes)}, built)
 
 
 def rebuild(own: Preparation, ids: Sequence[str], common: int) -> BuiltGraph | None:

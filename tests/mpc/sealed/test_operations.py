@@ -495,11 +495,18 @@ def test_a_number_is_revealed_to_one(holders: int, size: int, seed: int, data: s
         assert [name for name in found if found[name] is not None and name != TWIN] == [to]
 
 
+def signed_sines(machine: Machine, x: Wire) -> Wire:
+    """The first and the last factor are below zero; of the last one's shares fewer bytes are dealt."""
+    waves = machine.sines(x, 6, [-0.9, 1.5, -(2.0**-9)])
+    return machine.open(waves, waves.bits - ERROR_BITS)
+
+
 FUNCTIONS: dict[str, tuple[Any, Any, float, float]] = {
     "multiply_open": (lambda m, x: functions.multiply_open(m, x, x), whole, 1.5, ERROR),
     "relu": (lambda m, x: functions.relu(m, x)[0], whole, 0, UNIT),
     "row_max": (functions.row_max, lambda seed, *s: whole(seed, *s, bits=2), 0, UNIT),
     "argmax": (functions.argmax, lambda seed, *s: whole(seed, *s, bits=0, most=2), 0, UNIT),
+    "sines": (signed_sines, lambda seed, *s: whole(seed, *s, most=40), 3, ERROR),
     # Sixteen pairs of factors of 22 bits and the result are off by half a unit, log(C − 1) by half a unit of 18 bits.
     "logistic": (lambda m, x: m.open(functions.logistic(m, x)), lambda seed, *s: whole(seed, *s, most=40), 5, ERROR),
     "class_probabilities": (

@@ -211,7 +211,7 @@ def write_tables(tables: Tables, party: PartyId, path: Path) -> None:
 
 def without_copies(message: str, run: RunDirectory) -> str:
     """Name in a message the tables that a party brought in memory, not the run's copies of them."""
-    copies = re.escape(str(run.path.absolute() / "parties")) + rf"/([^/\s]+)/{TABLES}/(\w+)\.parquet"
+    copies = re.escape(str(run.path.resolve() / "parties")) + rf"/([^/\s]+)/{TABLES}/(\w+)\.parquet"
     return re.sub(copies, r"party '\1': \2", message)
 
 
