@@ -78,7 +78,7 @@ GOALS: Final[Mapping[str, Goal]] = {
     "nobody linear": Goal("Cora, `trust: nobody`, `linear`, of a core", 60, "s", _PAIR, ""),
     "nobody mlp": Goal("the same, `mlp`", 60, "s", _PAIR, "comparisons, sines"),
     "sealed 1000000": Goal("sealed job of 10⁶ nodes", 300, "s", "benchmarks.sealed_scale", ""),
-    "growth": Goal("vertical epoch a node, 5·10⁶ nodes / 10⁴", 1.5, "×", "benchmarks.scale", "28 rows a target, not 1"),
+    "growth": Goal("vertical epoch a node, 5·10⁶ nodes / 10⁴", 1.5, "×", "benchmarks.scale", "20 rows a target, not 1"),
     "import": Goal("`veilgraph.fit`, imported, of a core", 1.7, "s", _SMALL, "own modules"),
     "digits": Goal("digits, three epochs", 3, "s", _SMALL, ""),
 }
