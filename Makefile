@@ -111,7 +111,7 @@ test: $(INSTALLED) ## what continuous integration runs: lint, types, import floo
 
 # Beside lint, which for most of its time has one core to do with.
 suite: $(INSTALLED)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 nightly: $(INSTALLED) ## hours: 100,000 hostile messages and 500 bad inputs of every kind, every role killed at 20 random moments, all attacks
 # Python 3.11 alone has SPU; without it the tests beside CHEETAH are skipped.
