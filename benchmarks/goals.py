@@ -66,8 +66,8 @@ GOALS: Final[Mapping[str, Goal]] = {
     "step cora": Goal("vertical step / pooled PyG, Cora", 3, "×", "benchmarks.step", "masks, rounding, messages", 2.3),
     "step pubmed": Goal("the same, PubMed", 2, "×", "benchmarks.step", "sparse products, masks", 2.1),
     **{
-        f"product {shape}": Goal(f"{_PRODUCT}, {shape}", 0.05, "×", "benchmarks.peers", "rows that are opened")
-        for shape in ("pubmed", "arxiv")
+        f"product {shape}": Goal(f"{_PRODUCT}, {shape}", 0.05, "×", "benchmarks.peers", between)
+        for shape, between in (("pubmed", "sparse products"), ("arxiv", "sums of large matrices"))
     },
     "alignment 1000000": Goal("10⁶ ids, three holders", 60, "s", _ALIGNMENT, "second factors"),
     "alignment 10000000": Goal("10⁷ ids, three holders", 900, "s", _ALIGNMENT, ""),
@@ -130,7 +130,7 @@ def section(found: list[Kept]) -> list[str]:
         newest = {each.goal: each for each in found if each.processor == kind}
         lines += [
             f"On {kind}, two cores; the last column is run by `python -m`. A step's floor is its twin in the clear "
-            "with the products that hide features:",
+            "with the products that hide features, a product's its messages over sockets:",
             "",
             "| goal | at most | figure | floor | what stands between | |",
             "|---|---|---|---|---|---|",
