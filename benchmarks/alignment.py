@@ -22,7 +22,7 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.factory import LINKS
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.hash_to_curve import POINT_BYTES
-from veilgraph.mpc.intersect import PIECE_ROWS, TOKEN_BYTES, TWO, align_holder, align_server
+from veilgraph.mpc.intersect import PIECE_ROWS, RING, TOKEN_BYTES, align_holder, align_server
 from veilgraph.runtime.launch.processes import end_with_launcher, report_failure, run_processes
 
 HOLDERS = ("A", "B", "C")
@@ -70,7 +70,7 @@ def holder_bytes(sizes: Sequence[int]) -> int:
     """Bytes that the holder with the largest of these sets sends (docs/explanation/alignment.md)."""
     points = [POINT_BYTES * ids + HEADER_BYTES * (ids // PIECE_ROWS + 1) for ids in sizes]
     tokens = TOKEN_BYTES * max(sizes) + HEADER_BYTES
-    return sum(points) + tokens if len(sizes) > TWO else min(points) + TWO * tokens
+    return sum(points) + tokens if len(sizes) >= RING else min(points) + 2 * tokens
 
 
 def _own_ids(party: str, count: int, common: int) -> list[str]:

@@ -54,6 +54,17 @@ def simulate(programs: Mapping[PartyId, Callable[[Link], Any]]) -> dict[PartyId,
         return {party: future.result() for party, future in futures.items()}
 
 
+def recorded(program: Callable[[Link], Any]) -> Callable[[Link], tuple[Message, ...]]:
+    """A party's program that returns what the party sent and received."""
+
+    def run(link: Link) -> tuple[Message, ...]:
+        wrapper = RecordedLink(link, keep_transcript=True)
+        program(wrapper)
+        return wrapper.transcript()
+
+    return run
+
+
 def streams(names: Sequence[PartyId]) -> dict[PartyId, LearningStreams]:
     return {name: LearningStreams(7, name) for name in names}
 

@@ -133,3 +133,9 @@ def test_what_interrupts_a_party_from_a_terminal_leaves_its_processes_to_the_par
             process.send_signal(signal.SIGINT)
         process.stdin.close()
         assert process.wait(60) == 0
+
+
+def test_a_process_that_cannot_be_started_is_one_clear_error(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with refused(RunError, code="hash-process"), hash_processes(1):
+        raise AssertionError

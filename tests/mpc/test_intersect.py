@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.errors import refused
-from tests.mpc.sessions import fixed_secrets, simulate
+from tests.mpc.sessions import fixed_secrets, recorded, simulate
 from veilgraph.core.errors import DataError, PeerFailed, ProtocolError, VeilgraphError
 from veilgraph.core.randomness import expand
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
@@ -57,15 +57,6 @@ def common_ids(ids: Ids) -> set[str]:
 
 def views(ids: Ids) -> dict[PartyId, tuple[Message, ...]]:
     """What every party sent and received."""
-
-    def recorded(program: Callable[[Link], Any]) -> Callable[[Link], tuple[Message, ...]]:
-        def run(link: Link) -> tuple[Message, ...]:
-            wrapper = RecordedLink(link, keep_transcript=True)
-            program(wrapper)
-            return wrapper.transcript()
-
-        return run
-
     return simulate({party: recorded(program) for party, program in programs(ids).items()})
 
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.errors import refused
-from tests.mpc.sessions import fixed_secrets, simulate
+from tests.mpc.sessions import fixed_secrets, recorded, simulate
 from veilgraph.core.errors import DataError, ProtocolError
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.link.view import Message, RecordedLink
+from veilgraph.link.view import Message
 from veilgraph.mpc import intersect
 from veilgraph.mpc.intersect import align_holder, align_server
 
@@ -55,15 +55,6 @@ def views(
     ids: Ids, known: Sequence[str], secrets: Mapping[PartyId, SecretSource] | None = None, *, grows: bool = True
 ) -> dict[PartyId, tuple[Message, ...]]:
     """What every party sent and received."""
-
-    def recorded(program: Callable[[Link], Any]) -> Callable[[Link], tuple[Message, ...]]:
-        def run(link: Link) -> tuple[Message, ...]:
-            wrapper = RecordedLink(link, keep_transcript=True)
-            program(wrapper)
-            return wrapper.transcript()
-
-        return run
-
     return simulate({party: recorded(each) for party, each in programs(ids, known, secrets, grows=grows).items()})
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.errors import refused
-from tests.mpc.sessions import fixed_secrets, simulate
+from tests.mpc.sessions import fixed_secrets, recorded, simulate
 from veilgraph.core.errors import DataError, ProtocolError, RunError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.view import Message, RecordedLink
@@ -45,15 +45,6 @@ def programs(ids: Ids, known: Sequence[str] = (), wrap: Callable[[Link], Link] =
 
 def views(ids: Ids, known: Sequence[str] = ()) -> dict[PartyId, tuple[Message, ...]]:
     """What every party sent and received."""
-
-    def recorded(program: Callable[[Link], Any]) -> Callable[[Link], tuple[Message, ...]]:
-        def run(link: Link) -> tuple[Message, ...]:
-            wrapper = RecordedLink(link, keep_transcript=True)
-            program(wrapper)
-            return wrapper.transcript()
-
-        return run
-
     return simulate({party: recorded(program) for party, program in programs(ids, known).items()})
 
 

@@ -18,6 +18,7 @@ from typing import IO, Final, TypeAlias
 import gmpy2
 
 from veilgraph.core.errors import RunError
+from veilgraph.core.files import os_errors_as
 from veilgraph.core.threads import run_and_leave
 
 POINT_BYTES: Final = 32
@@ -53,7 +54,7 @@ def _hash(name: bytes) -> bytes:
 def hash_processes(count: int) -> Iterator[HashAll]:
     """Start processes, and give what has one of them hash, for that many threads at a time.
 
-    Raises ``RunError`` there: the process has ended.
+    Raises ``RunError``: none can be started; there: the process has ended.
     """
     idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
 
@@ -67,7 +68,8 @@ def hash_processes(count: int) -> Iterator[HashAll]:
     with ExitStack() as stack:
         for _ in range(count):
             command = [sys.executable, "-m", "veilgraph.mpc.hash_to_curve"]
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            with os_errors_as(RunError, "no process can start to hash ids", "free some memory", code="hash-process"):
+                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             stack.callback(_end, process)
             idle.put(process)
         yield hash_elsewhere

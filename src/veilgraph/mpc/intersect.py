@@ -50,7 +50,7 @@ MAX_IDS: Final = 10_000_000  # largest set of a holder: a list without end would
 
 _HASHING: Final = 8  # processes at most: threads of this one keep up with no more
 _WORTHWHILE: Final = 1 << 4  # pieces for each process at least: a start takes as long as a few
-TWO: Final = 2  # holders, who compare without a ring
+RING: Final = 3  # holders at least; two compare without one
 _KEY_ROUND: Final = 1  # of the tag under which the first holder tells others the key of known ids' tokens
 _TOKEN_DTYPE: Final = np.dtype(f"S{TOKEN_BYTES}")
 
@@ -108,7 +108,7 @@ def align_holder(
     places, kept = np.flatnonzero(~is_known & grows), np.flatnonzero(is_known)
     tokens, ring = np.empty(0, _TOKEN_DTYPE), _Ring(link, holders, secrets, stated or {})
     if grows:
-        tokens, sizes = (ring.go_round if len(holders) > TWO else ring.compare)(ids, places)
+        tokens, sizes = (ring.go_round if len(holders) >= RING else ring.compare)(ids, places)
         set_sizes = {**sizes, link.party: len(places)}
     if known:
         key = _agree_on_key(link, holders, secrets)
@@ -181,7 +181,7 @@ class _Ring:
         self._next = holders[(place + 1) % len(holders)]
         self._owners = [holders[place - passed] for passed in range(len(holders))]
         self._keeper = max(holders, key=lambda holder: stated.get(holder, 0))
-        if len(holders) > TWO:
+        if len(holders) >= RING:
             self._blind, self._seal, self._key = draw_scalars(secrets)
         else:
             self._blind, self._seal = draw_inverses(secrets)
